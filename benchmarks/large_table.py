@@ -59,7 +59,7 @@ def train(path: Path, out: Path, limit: float) -> None:
     say("start")
     federation = fw.Federation.from_file(path, client="client", label="label")
     say(f"{len(federation)} clients, {federation.dataset.x.shape[1]} inputs")
-    fw.compare(federation, ["local", "fedavg"], rounds=1, seeds=1, batch_size=256, out=out, progress=False)
+    fw.compare(federation, ["local", "fedavg"], rounds=1, seeds=1, batch_size=256, tune=0, out=out, progress=False)
     say("trained")
     sys.exit(int(peak() > limit))
 

@@ -1,4 +1,4 @@
-"""Writes the settings tables into docs/settings.md and every page of docs/methods, from the fields of the classes.
+"""Writes the settings tables into docs/settings.md, docs/own-data.md and docs/methods, from the fields of the classes.
 
 Run it after a change of a setting: `python -m tools.method_tables`. Text outside of the table's markers is
 written by hand and is kept.
@@ -13,12 +13,14 @@ from typing import Literal, Union, get_args, get_origin
 from fedweave.errors import BadInput
 from fedweave.files.atomic import write_atomic
 from fedweave.methods import METHODS
+from fedweave.own_data.options import DataFields
 from fedweave.settings import REQUIRED, Setting, describe
 from fedweave.study.schema import EvaluateSpec, TrainSpec, TuneSpec
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "methods"
-BLOCKS = {"train": TrainSpec, "evaluate": EvaluateSpec, "tune": TuneSpec}  # of a study, on docs/settings.md
-BLOCKS_PAGE = PAGES.parent / "settings.md"
+# Tables of the blocks of a study, and of the options of one's own data.
+BLOCKS = {"train": TrainSpec, "evaluate": EvaluateSpec, "tune": TuneSpec, "data": DataFields}
+BLOCK_PAGES = [PAGES.parent / name for name in ("settings.md", "own-data.md")]
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 OPTIONAL = (Union, UnionType)  # of settings that may be null, the kind before None
 HEADER = "| setting | default | values | search | meaning |\n|---|---|---|---|---|\n"
@@ -39,7 +41,8 @@ def main() -> None:
         text = page.read_text(encoding="utf-8") if page.is_file() else ""
         if (new := fill_page(text, name)) != text:
             write_atomic(page, new)
-    write_atomic(BLOCKS_PAGE, fill_blocks(BLOCKS_PAGE.read_text(encoding="utf-8")))
+    for page in BLOCK_PAGES:
+        write_atomic(page, fill_blocks(page.read_text(encoding="utf-8")))
 
 
 def fill_page(text: str, name: str) -> str:

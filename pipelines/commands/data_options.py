@@ -1,12 +1,17 @@
 """Options of `fedweave compare`, `recommend` and `import` that describe the content of a user's file."""
 
+import functools
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from fedweave.errors import BadInput
+from fedweave.own_data.options import IN_PYTHON, DataFields
+from fedweave.settings import Setting, describe
 
 PARTS = ("train", "val", "test")
 FIELD = re.compile(r'\s*+(?:"((?:[^"]|"")*)"\s*|([^",][^,]*)?)(?=,|$)')  # one field of a line of CSV
@@ -20,30 +25,50 @@ Encoding = Annotated[
 ]
 QUOTES = """a name with a comma in double quotes, as in CSV: '"a,b",c'"""
 Label = Annotated[str, typer.Option(help=f"column to predict; forecasts may have several, with commas; {QUOTES}")]
-Features = Annotated[str, typer.Option(help=f"columns that models see, with commas; {QUOTES}; default: all others")]
-Exclude = Annotated[str, typer.Option(help="columns that models do not see, in place of --features, with commas")]
-Split = Annotated[str, typer.Option(help="random, stratified, chronological, grouped, or a column of train, val, test")]
-Shares = Annotated[str, typer.Option(help="shares of train, val and test, such as 0.6,0.2,0.2")]
-Time = Annotated[str, typer.Option(help="column of times for a chronological split")]
-Gap = Annotated[int, typer.Option(help="rows between two parts of a chronological split")]
-Recording = Annotated[str, typer.Option(help="column of recordings, such as sessions, for a grouped split")]
-Group = Annotated[str, typer.Option(help="column of the client's group, which only tables and figures use")]
-Unit = Annotated[str, typer.Option(help="column of the client's unit, such as a person: tests take its clients as one")]
-Relation = Annotated[str, typer.Option(help="CSV with a given client graph: one pair of clients per row")]
-Val = Annotated[float | None, typer.Option(help="share of training rows for validation, if no other option says it")]
-Normalize = Annotated[str, typer.Option(help="scaling of arrays, forecasts: none, standard, standard_client or unit")]
-Preprocess = Annotated[
-    str, typer.Option(help="training rows that scale a column: client (each client's own) or pooled")
-]
-Target = Annotated[str, typer.Option(help="classes or numbers; default: numbers where the label has a fraction")]
-Window = Annotated[int, typer.Option(help="forecasts: number of known time steps; rows are then time steps")]
-Horizon = Annotated[int, typer.Option(help="forecasts: number of time steps to forecast")]
-Stride = Annotated[int, typer.Option(help="forecasts: time steps between two windows")]
-Text = Annotated[str, typer.Option(help="columns of texts, with commas; review=512 for 512 hashes, review=words.txt")]
-Embed = Annotated[
-    bool | None, typer.Option("--embed/--one-hot", help="encoding of categories; default: embed above 100 values")
-]
-Name = Annotated[str, typer.Option(help="name of the data set; default: the name of the file")]
+# How columns and lists are written on the command line.
+WRITTEN = {
+    "shares": "{}; such as 0.6,0.2,0.2", "features": f"{{}}; with commas, {QUOTES}", "exclude": "{}; with commas",
+    "text": "{}; with commas; review=512 for 512 hashes, review=words.txt", "split": "column with {}",
+    **{name: f"column with the {name} {{}}" for name in ("time", "recording", "group", "unit")},
+}  # fmt: skip
+IN_PYTHON_ONLY = ("seed",)
+
+
+def _as_parameter(setting: Setting) -> inspect.Parameter:
+    """A field of `DataFields` as an option of a command."""
+    types = {*get_args(setting.type)} or {setting.type}
+    default: Any = 0 if int in types else None if types & {float, bool} else ""
+    kind: Any = next((kind for kind in (int, float, bool) if kind in types), str)
+    text = WRITTEN.get(setting.name, "{}").format(setting.meaning.partition(IN_PYTHON)[0]).replace("`", "")
+    names = ("--embed/--one-hot",) if setting.name == "embed" else ()
+    annotation: Any = Annotated[kind if default is not None else kind | None, typer.Option(*names, help=text)]
+    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with an option for each field of `DataFields` in place of its parameter `data`.
+
+    `data` gets the arguments of `Federation.from_file`, without those that the user has left out.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in signature.parameters.values()]
+    options = [_as_parameter(setting) for setting in describe(DataFields) if setting.name not in IN_PYTHON_ONLY]
+    extra = {"label": (Label, inspect.Parameter.empty), "encoding": (Encoding, "")}
+    options[:0] = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+        for name, (annotation, default) in extra.items()
+    ]
+    place = [parameter.name for parameter in own].index("data")
+    parameters = [*own[:place], *options, *own[place + 1 :]]
+
+    @functools.wraps(command)
+    def call(**arguments: Any) -> None:
+        given = {option.name: arguments.pop(option.name) for option in options}
+        command(**arguments, data=parse_options(**given))
+
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
 
 
 def output_path(path: str) -> Path:

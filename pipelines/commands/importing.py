@@ -62,13 +62,9 @@ def clients_and_parts(dataset: fw.data.Dataset, clients: int, seed: int) -> fw.d
 out = Console(markup=False, highlight=False)
 
 
+@opt.with_data_options
 def import_(
-    file: opt.File, client: opt.Client, label: opt.Label, name: opt.Name = "", features: opt.Features = "",
-    exclude: opt.Exclude = "", target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0,
-    horizon: opt.Horizon = 0, stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "",
-    time: opt.Time = "", gap: opt.Gap = 0, recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "",
-    relation: opt.Relation = "", val: opt.Val = None, normalize: opt.Normalize = "",
-    preprocess: opt.Preprocess = "", embed: opt.Embed = None, encoding: opt.Encoding = "",
+    file: opt.File, client: opt.Client, data: dict[str, Any],
     methods: Annotated[str, typer.Option(help="methods of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
@@ -85,19 +81,16 @@ def import_(
 
     if not Path("dvc.yaml").is_file():
         raise BadInput("import: this folder is not a project (it has no dvc.yaml); make one: fedweave init FOLDER")
-    name = name or _name_of(file)
+    name = data.get("name") or _name_of(file)
     if not NAME.fullmatch(name):
         raise BadInput(f"--name: {name!r} {NAME_RULE}")
     _check_not_taken(name)
-    options = opt.parse_options(
-        label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
-        stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
-        relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
-        encoding="" if file.is_dir() else encoding,  # the copy of a folder is a Parquet file
-    )  # fmt: skip
+    options, encoding = {**data, "name": name}, data.get("encoding", "")
+    if file.is_dir():  # the copy of a folder is a Parquet file
+        options.pop("encoding", None)
     federation, content, ending = _read(file, client, options, encoding)
-    if relation:  # the plug-in has the pairs, not the path
-        options["relation"] = read_pairs(relation, "--relation", federation.names)
+    if "relation" in data:  # the plug-in has the pairs, not the path
+        options["relation"] = read_pairs(data["relation"], "--relation", federation.names)
     budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
     plan(federation, budget["methods"], seeds=seeds, metric=metric or None, title="import", train={"rounds": rounds})
     copy = FOLDER / f"{name}{ending}"

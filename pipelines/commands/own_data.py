@@ -37,6 +37,9 @@ Settings = Annotated[
     typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, ditto.lam=0.5 of a method, "
                  "model.hidden=32, evaluate.every=5"),
 ]  # fmt: skip
+Refit = Annotated[
+    bool, typer.Option(help="the model that was trained again on training and validation rows, where there is one")
+]
 Margin = Annotated[
     str, typer.Option(help="difference that is equivalent in practice: 0.5, or a share such as '5 %'; default: 1 "
                       "point of a percentage, 0.01 of a share, 5 % of an error"),
@@ -44,17 +47,19 @@ Margin = Annotated[
 
 
 @app.command()
+@opt.with_data_options
 def compare(
-    file: opt.File, client: opt.Client, label: opt.Label, out: Out,
-    methods: Methods = "local,fedavg,fedavg_ft,ditto", features: opt.Features = "", exclude: opt.Exclude = "",
-    target: opt.Target = "", text: opt.Text = "", window: opt.Window = 0, horizon: opt.Horizon = 0,
-    stride: opt.Stride = 0, split: opt.Split = "", shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0,
-    recording: opt.Recording = "", group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "",
-    val: opt.Val = None, normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None,
-    encoding: opt.Encoding = "", name: opt.Name = "", model: Model = "mlp",
+    file: opt.File, client: opt.Client, out: Out, data: dict[str, Any],
+    methods: Methods = "local,fedavg,fedavg_ft,ditto", model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
-    tune: Annotated[int, typer.Option(help="trials of the search for each method's settings; 0: no search")] = 0,
+    tune: Annotated[
+        int | None,
+        typer.Option(
+            help="trials of the search for each method's settings; 0: no search; default: five learning rates",
+            show_default=False,
+        ),
+    ] = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     margin: Margin = "", settings: Settings = None,
     resume: Annotated[bool, typer.Option(help="reuse finished runs with the same settings and code")] = True,
@@ -66,12 +71,6 @@ def compare(
     """
     _check_results_spare(file, out)
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
-    data = opt.parse_options(
-        label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
-        stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
-        relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
-        encoding=encoding,
-    )  # fmt: skip
     chosen = split_settings(settings or [], metric)
     listed = build_methods(opt.split_words(methods), chosen.methods)
     federation = fw.Federation.from_file(file, client=client, **data)
@@ -84,6 +83,9 @@ def compare(
         )  # fmt: skip
     comparison.save(out)
     show(comparison)
+    # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
+    best = comparison.best()
+    print(f"predict and export use {best.name}, which has the best validation score, {best.refit()}")
 
 
 @app.command()
@@ -95,6 +97,7 @@ def predict(
     seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
     features: Annotated[str, typer.Option(help="in an NPZ file, the array of rows")] = "x",
     encoding: opt.Encoding = "",
+    refit: Refit = True,
     output: Annotated[
         Path | None, typer.Option(parser=opt.output_path, help="CSV to write; default: the terminal")
     ] = None,
@@ -125,8 +128,11 @@ def predict(
         rows = user_files.read_table(file, names=names, encoding=encoding)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
-    text = _prediction_table(result, own_rows, client, seed).to_csv(index=False, float_format="%.6g")
-    print(f"{result.name} of {client}{left_out if len(own_rows) < len(rows) else ''}", file=sys.stderr)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it is in the line below
+        text = _prediction_table(result, own_rows, client, seed, refit).to_csv(index=False, float_format="%.6g")
+    left_out = left_out if len(own_rows) < len(rows) else ""
+    print(f"{result.name} of {client}, {_explain(result, method, seed, refit)}{left_out}", file=sys.stderr)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -140,6 +146,7 @@ def export(
     client: Annotated[str, typer.Option(help="client whose model is exported")],
     method: Annotated[str, typer.Option(help="method; default: the one with the best validation score")] = "",
     seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
+    refit: Refit = True,
     uses: Uses = None,
 ) -> None:
     """Write the model of one client to a folder that predicts without fedweave, and that MLflow serves.
@@ -147,7 +154,16 @@ def export(
     Example: fedweave export flights/ boston/ --client BOS
     """
     result = load_result(folder, method, uses)
-    print(f"{result.name} of {client}: {result.export(target, client, seed=seed)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # it is in the line below
+        place = result.export(target, client, seed=seed, refit=refit)
+    print(f"{result.name} of {client}, {_explain(result, method, seed, refit)}: {place}")
+
+
+def _explain(result: "fw.MethodResult", method: str, seed: int | None, refit: bool) -> str:
+    """Why this method is used, and what its models were trained on."""
+    why = "as --method says" if method else "which has the best validation score"
+    return f"{why}, {result.refit(seed=seed) if refit else 'trained on training rows'}"
 
 
 def _check_results_spare(file: Path, out: Path) -> None:
@@ -169,16 +185,16 @@ def load_result(folder: Path, method: str, uses: list[str] | None) -> "fw.Method
     return comparison[choose(method, comparison.methods, "--method")] if method else comparison.best()
 
 
-def _prediction_table(result: "fw.MethodResult", rows: Any, client: str, seed: int | None) -> Any:
+def _prediction_table(result: "fw.MethodResult", rows: Any, client: str, seed: int | None, refit: bool) -> Any:
     """A table with a row for each prediction: the class and all probabilities, a number, or the steps of a forecast."""
     import pandas as pd
 
     if result.run.info.get("targets", "classes") != "classes":
-        values = result.predict(rows, client, seed=seed)
+        values = result.predict(rows, client, seed=seed, refit=refit)
         if values.ndim == 1:
             return pd.DataFrame({"prediction": values})
         return pd.DataFrame(values, columns=[f"step {i + 1}" for i in range(values.shape[1])])
-    probabilities = result.predict_proba(rows, client, seed=seed).reset_index(drop=True)
+    probabilities = result.predict_proba(rows, client, seed=seed, refit=refit).reset_index(drop=True)
     probabilities.insert(0, "prediction", [str(probabilities.columns[i]) for i in probabilities.to_numpy().argmax(1)])
     return probabilities
 

@@ -42,7 +42,7 @@ tasks:
     methods: [local, fedavg, ditto]
     train: {rounds: 10}
 
-tune: {trials: 0}
+tune: {trials: 5, share: 0.5, sampler: rates}   # each method's learning rate; trials: 0 turns it off
 """
 GITIGNORE = """# data, results and caches: reproducible by `dvc repro`, stored by DVC
 /data/

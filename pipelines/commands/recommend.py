@@ -1,6 +1,7 @@
 """`fedweave recommend`: whether clients should collaborate, with which method, and what each of them should deploy."""
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -22,19 +23,19 @@ Traffic = Annotated[str, typer.Option(help="largest traffic of a training, such 
 
 
 @app.command()
+@opt.with_data_options
 def recommend(
-    file: opt.File, client: opt.Client, label: opt.Label, out: own_data.Out,
-    budget: Budget = "10min", traffic: Traffic = "",
+    file: opt.File, client: opt.Client, out: own_data.Out, data: dict[str, Any], budget: Budget = "10min",
+    traffic: Traffic = "",
     methods: Annotated[str, typer.Option(help="methods to race, with commas; default: one or two of each family")] = "",
-    features: opt.Features = "", exclude: opt.Exclude = "", target: opt.Target = "", text: opt.Text = "",
-    window: opt.Window = 0, horizon: opt.Horizon = 0, stride: opt.Stride = 0, split: opt.Split = "",
-    shares: opt.Shares = "", time: opt.Time = "", gap: opt.Gap = 0, recording: opt.Recording = "",
-    group: opt.Group = "", unit: opt.Unit = "", relation: opt.Relation = "", val: opt.Val = None,
-    normalize: opt.Normalize = "", preprocess: opt.Preprocess = "", embed: opt.Embed = None, name: opt.Name = "",
-    encoding: opt.Encoding = "", model: own_data.Model = "mlp",
+    model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a full training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions in the last comparison")] = 3,
-    points: Annotated[int, typer.Option("--settings", help="number of settings of each method to race")] = 3,
+    points: Annotated[
+        int | None,
+        typer.Option("--settings", help="number of settings of each method to race; 1: the declared ones; default: "
+                     "five learning rates", show_default=False),
+    ] = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     margin: own_data.Margin = "", settings: own_data.Settings = None,
     uses: Uses = None,
@@ -44,12 +45,6 @@ def recommend(
     Example: fedweave recommend flights.csv --client dest --label late --time time_hour --budget 10min --out advice/
     """
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
-    data = opt.parse_options(
-        label=label, features=features, exclude=exclude, target=target, text=text, window=window, horizon=horizon,
-        stride=stride, split=split, shares=shares, time=time, gap=gap, recording=recording, group=group, unit=unit,
-        relation=relation, val=val, normalize=normalize, preprocess=preprocess, embed=embed, name=name,
-        encoding=encoding,
-    )  # fmt: skip
     chosen = own_data.split_settings(settings or [], metric)
     if chosen.evaluate:
         name = next(iter(chosen.evaluate))
@@ -63,6 +58,9 @@ def recommend(
             settings=points, margin=own_data.read_margin(margin), out=out, **chosen.train,
         )  # fmt: skip
     show(advice)
+    # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
+    done = replace(fw.load(out), federation=federation)
+    print(f"predict and export with --method {advice.method}: {done[advice.method].refit()}")
 
 
 def show(advice: "fw.Recommendation") -> None:

@@ -32,6 +32,17 @@ def report(
 
 
 @app.command()
+def verify(
+    run: Annotated[str, typer.Argument(help="a run of params.yaml; default: its first one")] = "",
+    seed: Annotated[int | None, typer.Option(help="a repetition; default: the first one", show_default=False)] = None,
+) -> None:
+    """Train one stored repetition again and compare the scores of every client; results stay as they are."""
+    from ..stages import verify as stage
+
+    stage.main(run, seed)
+
+
+@app.command()
 def search(task: Annotated[str, typer.Argument(help="a task of params.yaml")]) -> None:
     """Run trials of the searches of TASK, in addition to the stage `tune`. Start one per core or machine."""
     from ..stages import tune

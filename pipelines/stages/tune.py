@@ -1,7 +1,8 @@
-"""Stage `tune`: Optuna over the declared spaces of a task's runs, the same budget for every method."""
+"""Stage `tune`: a search for each of a task's runs, by Optuna or of learning rates, with the same budget for all."""
 
 import json
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -9,8 +10,7 @@ from fedweave.errors import choose
 from fedweave.files.atomic import write_atomic
 from fedweave.methods import METHODS
 from fedweave.processes.parallel import run_processes
-from fedweave.search.record import search_record
-from fedweave.search.search import Search, initial_points, open_search, run_search
+from fedweave.search import rates, record, search
 from fedweave.study import search_spaces, validate
 from fedweave.study.call_cache import cache_calls
 from fedweave.study.spec import StudySpec
@@ -36,10 +36,10 @@ def main(task: str) -> None:
 
 def _search(task: str) -> StudySpec:
     study, keys = validate.load(), run_searches(task)
-    records = {key: search_record(open_search(study, key)) for key in keys}
-    best = {key: record["best"] for key, record in records.items()}
-    for key, record in records.items():
-        write_atomic(paths.trials(study.name, task, key), json.dumps(record, indent=2) + "\n")
+    records = {key: search_record(study, key) for key in keys}
+    best = {key: stored["best"] for key, stored in records.items()}
+    for key, stored in records.items():
+        write_atomic(paths.trials(study.name, task, key), json.dumps(stored, indent=2) + "\n")
     for key in runs(study, task):
         if study.tune.trials and key not in keys:
             print(f"{key}: no trial, {_reason(study, key)}", flush=True)
@@ -48,6 +48,13 @@ def _search(task: str) -> StudySpec:
             paths.tuning_result(study.name, task, key), json.dumps({"run": key, "best": values}, indent=2) + "\n"
         )
     return study
+
+
+def search_record(study: StudySpec, key: str) -> dict[str, Any]:
+    """The finished search of a run as data."""
+    if study.tune.sampler == search_spaces.RATES:
+        return rates.search_record(rates.open_search(study, key))
+    return record.search_record(search.open_search(study, key))
 
 
 def _reason(study: StudySpec, key: str) -> str:
@@ -64,25 +71,28 @@ def run_searches(task: str) -> list[str]:
         BadInput: an unknown task.
     """
     study = validate.load()
-    keys = [key for key in runs(study, task) if study.tune.trials and initial_points(study, key)[0]]
-    longest = sorted((open_search(study, key) for key in keys), key=_duration_key, reverse=True)
-    unfinished = [search.key for search in longest if search.remaining_trials]
+    kind: Any = rates if study.tune.sampler == search_spaces.RATES else search
+    keys = [key for key in runs(study, task) if study.tune.trials and search_spaces.entries(study, key)]
+    longest = sorted((kind.open_search(study, key) for key in keys), key=_duration_key, reverse=True)
+    unfinished = [one.key for one in longest if one.remaining_trials]
     workers = min(study.tune.workers, len(unfinished))
     if workers > 1:
         torch.set_num_threads(1)  # a fork cannot use the pool of threads of its parent
-        run_processes(partial(run_search, study), unfinished, workers, "spawn" if torch.version.cuda else "fork")
-        unfinished = [key for key in unfinished if open_search(study, key).remaining_trials]  # whose error now shows
+        run_processes(partial(kind.run_search, study), unfinished, workers, "spawn" if torch.version.cuda else "fork")
+        unfinished = [
+            key for key in unfinished if kind.open_search(study, key).remaining_trials
+        ]  # whose error now shows
     for key in unfinished:
-        run_search(study, key)
+        kind.run_search(study, key)
     return keys
 
 
-def _duration_key(search: Search) -> tuple[bool, int]:
+def _duration_key(one: search.Search | rates.RateSearch) -> tuple[bool, int]:
     """A key that sorts searches by duration: the longest ones start first, so that no core waits for the last one.
 
     Rounds over the pooled rows of all clients take longest.
     """
-    return METHODS[search.study.runs[search.key].method].pools, search.rounds
+    return METHODS[one.study.runs[one.key].method].pools, one.rounds
 
 
 def runs(study: StudySpec, task: str) -> list[str]:

@@ -179,19 +179,22 @@ def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp
 def test_damaged_files_of_results_are_trained_again_or_named(content: str, tmp_path: Path) -> None:
     """A damaged run is trained again. A damaged description of the data is named, with a way out that works."""
     settings = {"rounds": 1, "seeds": 1, "central": False, "out": tmp_path, **QUIET}
-    run = fw.compare(people(), ["local"], **settings)["local"].run
+    run = fw.compare(people(), ["local"], **settings, tune=0)["local"].run
     (run.folder / "run.json").write_text(content)
-    assert repr(fw.compare(people(), ["local"], **settings)) == "Comparison of 1 method on 'people': 6 clients, 1 seed"
+    assert (
+        repr(fw.compare(people(), ["local"], **settings, tune=0))
+        == "Comparison of 1 method on 'people': 6 clients, 1 seed"
+    )
     file = tmp_path / "partitions" / "people" / "federation.json"
     file.write_text(content)
     for ask in (
-        lambda: fw.compare(people(), ["local"], **settings),
+        lambda: fw.compare(people(), ["local"], **settings, tune=0),
         lambda: fw.load(tmp_path)["local"].predict(np.zeros((1, 5)), "person 0"),
     ):
         with pytest.raises(fw.BadInput, match=r"federation\.json: damaged .* remove it, and train again"):
             ask()
     file.unlink()
-    fw.compare(people(), ["local"], **settings)
+    fw.compare(people(), ["local"], **settings, tune=0)
 
 
 def failing(*args: Any, **options: Any) -> None:
@@ -204,17 +207,17 @@ def test_finished_runs_are_not_trained_again(compared: fw.Comparison) -> None:
     stamps = {run: (folder / "runs" / f"people-{run}" / "run.json").stat().st_mtime_ns for run in compared.methods}
     calls: list[fw.Progress] = []
     settings = {"rounds": 3, "seeds": 2, "lr": 0.1, "out": folder, "callbacks": [calls.append], **QUIET}
-    again = fw.compare(people(), ["local", "pfedgraph", fw.methods.Ditto(lam=0.5)], **settings)
+    again = fw.compare(people(), ["local", "pfedgraph", fw.methods.Ditto(lam=0.5)], **settings, tune=0)
     assert not calls
     pd.testing.assert_frame_equal(again.table, compared.table)
-    more = fw.compare(people(), ["local", "fedavg"], **settings)
+    more = fw.compare(people(), ["local", "fedavg"], **settings, tune=0)
     assert {call.method for call in calls} == {"fedavg"}
     assert {*more.methods} == {"local", "fedavg"}
     assert all(
         (folder / "runs" / f"people-{run}" / "run.json").stat().st_mtime_ns == stamp for run, stamp in stamps.items()
     )
     with pytest.raises(fw.BadInput, match="holds results of other data"):
-        fw.compare(people(seed=1), ["local"], **settings)
+        fw.compare(people(seed=1), ["local"], **settings, tune=0)
 
 
 def test_another_graph_in_the_same_file_is_trained_again(tmp_path: Path) -> None:
@@ -226,7 +229,7 @@ def test_another_graph_in_the_same_file_is_trained_again(tmp_path: Path) -> None
     for graph, trained in ((np.eye(6), True), (np.eye(6), False), (np.ones((6, 6)), True)):
         calls.clear()
         np.save(file, graph)
-        tables.append(fw.compare(people(), methods, central=False, **settings).table)
+        tables.append(fw.compare(people(), methods, central=False, **settings, tune=0).table)
         assert bool(calls) == trained
     pd.testing.assert_frame_equal(tables[0], tables[1])
     assert not tables[0]["value"].equals(tables[2]["value"])
@@ -236,7 +239,14 @@ def test_callbacks_get_every_evaluated_round() -> None:
     """They run in this process. They get validation values of every client and no test values."""
     calls: list[fw.Progress] = []
     fw.compare(
-        people(), ["local", "fedavg"], rounds=4, seeds=2, evaluate={"every": 2}, callbacks=[calls.append], **QUIET
+        people(),
+        ["local", "fedavg"],
+        rounds=4,
+        seeds=2,
+        evaluate={"every": 2},
+        callbacks=[calls.append],
+        **QUIET,
+        tune=0,
     )
     assert sorted({(c.method, c.seed, c.round) for c in calls}) == [
         (m, s, r) for m in ("central", "fedavg", "local") for s in (0, 1) for r in (2, 4)
@@ -270,7 +280,7 @@ def test_compare_has_the_bits_of_the_stages(tmp_path: Path) -> None:
     archive.write(tmp_path / "runs" / run.key, bench, repetition.run_repetitions(bench, tmp_path / "checkpoints"))
     stages = results.load_run(tmp_path / "runs" / run.key)
     federation = fw.Federation.from_dataset("digits", block, normalize="unit", setting="own")
-    compared = fw.compare(federation, [fw.methods.Ditto(lam=0.5)], seeds=2, **train, **QUIET)["ditto"].run
+    compared = fw.compare(federation, [fw.methods.Ditto(lam=0.5)], seeds=2, **train, **QUIET, tune=0)["ditto"].run
     pd.testing.assert_frame_equal(compared.evaluations, stages.evaluations, check_exact=True)
     assert compared.info["spec_hash"] == stages.info["spec_hash"]
 
@@ -308,7 +318,7 @@ def test_a_model_and_a_method_of_the_user_are_compared(monkeypatch: pytest.Monke
     monkeypatch.setitem(METHODS, "damped", Damped)  # removed again after this test
     methods = {"half": Damped(), "whole": Damped(step=1.0), "fedavg": "fedavg", "fedrod": "fedrod", "fedbn": "fedbn"}
     compared = fw.compare(
-        people(), methods, model=lambda shape, outputs: Net(*shape, outputs), rounds=2, seeds=1, **QUIET
+        people(), methods, model=lambda shape, outputs: Net(*shape, outputs), rounds=2, seeds=1, **QUIET, tune=0
     )
     whole, half, fedavg = (compared[name].history["value"].to_numpy() for name in ("whole", "half", "fedavg"))
     np.testing.assert_array_equal(whole, fedavg)
@@ -356,7 +366,7 @@ def test_tuning_has_the_trials_of_the_stage(tmp_path: Path, capsys: pytest.Captu
 def test_one_method_may_run_with_two_settings() -> None:
     """The names of the runs have the settings."""
     pair = [fw.methods.Ditto(lam=lam) for lam in (0.5, 1e-5)]
-    compared = fw.compare(people(), pair, rounds=1, seeds=1, **QUIET)
+    compared = fw.compare(people(), pair, rounds=1, seeds=1, **QUIET, tune=0)
     names = ("ditto-lam-0_5", "ditto-lam-1e-05")
     assert [compared[name].settings["method"]["lam"] for name in names] == [0.5, 1e-5]
 
@@ -382,7 +392,7 @@ def test_warnings_are_printed_once(tmp_path: Path) -> None:
     copied = shutil.copytree(tmp_path / "one", tmp_path / "two")
     again = fw.Federation.from_arrays(x, y, client=["a", "b", "c"] * 30, name="again")
     with pytest.warns(UserWarning, match="With 3 clients there is no verdict: .* It takes 6 or more"):
-        fw.compare(again, ["local", "fedavg"], rounds=1, seeds=2, name="two", out=copied, **QUIET)
+        fw.compare(again, ["local", "fedavg"], rounds=1, seeds=2, name="two", out=copied, **QUIET, tune=0)
     both = fw.load(copied).warnings
     assert [line.removeprefix("noise: ") for line in both if line.startswith("noise: ")] == [*compared.warnings]
     assert any(line.startswith("again: With 3 clients") for line in both)
@@ -397,16 +407,16 @@ def test_a_diverged_method_does_not_stop_the_others(tmp_path: Path) -> None:
     """Its line is a warning. If all methods diverge, it is the error."""
     methods = {"good": "fedavg", "bad": fw.methods.PerFedAvg(alpha=1e30)}
     settings = {"rounds": 3, "seeds": 1, "lr": 0.05, "evaluate": {"every": 3}, **QUIET}
-    compared = fw.compare(people(), methods, **settings)
+    compared = fw.compare(people(), methods, **settings, tune=0)
     assert compared.methods == ("good",)
     assert any("training diverged" in line for line in compared.warnings)
     with pytest.raises(fw.Diverged, match="training diverged"):
-        fw.compare(people(), {"bad": methods["bad"]}, **settings)
+        fw.compare(people(), {"bad": methods["bad"]}, **settings, tune=0)
     with pytest.raises(fw.Diverged, match=r"^people-bad: seed 0, round 1: .*; lower lr \(0\.05\) or set clip$"):
-        fw.compare(people(), {"bad": methods["bad"]}, **settings)
+        fw.compare(people(), {"bad": methods["bad"]}, **settings, tune=0)
     # An older result of that name has other settings, and is removed.
-    fw.compare(people(), {"good": "fedavg", "bad": "fedavg_ft"}, **settings, out=tmp_path)
-    assert fw.compare(people(), methods, **settings, out=tmp_path).methods == ("good",)
+    fw.compare(people(), {"good": "fedavg", "bad": "fedavg_ft"}, **settings, out=tmp_path, tune=0)
+    assert fw.compare(people(), methods, **settings, out=tmp_path, tune=0).methods == ("good",)
 
 
 class Killed(Exception):
@@ -425,10 +435,10 @@ def test_the_bar_of_a_resumed_training_begins_at_its_round(
     call: dict[str, Any] = {"rounds": 6, "seeds": 2, "checkpoint": 2, "central": False, "out": tmp_path}
     monkeypatch.setattr("fedweave.processes.parallel.cores", lambda: 1)  # one repetition after the other
     with pytest.raises(Killed):
-        fw.compare(people(), ["fedavg"], **call, callbacks=[kill], **QUIET)
+        fw.compare(people(), ["fedavg"], **call, callbacks=[kill], **QUIET, tune=0)
     capsys.readouterr()
     calls: list[fw.Progress] = []
-    fw.compare(people(), ["fedavg"], **call, callbacks=[calls.append])
+    fw.compare(people(), ["fedavg"], **call, callbacks=[calls.append], tune=0)
     shown = [int(count) for count in re.findall(r"(\d+)/12 ", capsys.readouterr().err)]
     assert [(progress.seed, progress.round) for progress in calls] == [(1, 5), (1, 6)]
     assert shown[-1] == 12
@@ -488,7 +498,7 @@ def test_bad_arguments_are_refused(message: str, tmp_path: Path) -> None:
 
 
 def test_seeds_may_be_an_iterator_that_is_read_once() -> None:
-    compared = fw.compare(people(), ["local"], rounds=1, seeds=iter((3, 5)), **QUIET)
+    compared = fw.compare(people(), ["local"], rounds=1, seeds=iter((3, 5)), **QUIET, tune=0)
     assert [*compared.study.runs[0].seeds] == [3, 5]
 
 

@@ -57,8 +57,10 @@ def test_a_control_with_a_name_of_its_own_is_the_control(tmp_path: Path) -> None
     x, y = draws.normal(size=(90, 3)), np.arange(90) % 2
     federation = fw.Federation.from_arrays(x, y, client=np.arange(90) % 3)
     methods = {"alone": "local", "tuned": "fedavg_ft", "near": fw.methods.Ditto(lam=0.1)}
-    named = fw.compare(federation, methods, model="linear", rounds=1, seeds=2, progress=False, out=tmp_path / "named")
-    plain = fw.compare(federation, [*methods.values()], model="linear", rounds=1, seeds=2, progress=False)
+    named = fw.compare(
+        federation, methods, model="linear", rounds=1, seeds=2, progress=False, out=tmp_path / "named", tune=0
+    )
+    plain = fw.compare(federation, [*methods.values()], model="linear", rounds=1, seeds=2, progress=False, tune=0)
     board, expected = (made.leaderboard().drop(columns=["method", "seconds"]) for made in (named, plain))
     pd.testing.assert_frame_equal(board, expected)
     assert {"vs_local", "vs_fedavg_ft"} < {*board}
@@ -160,15 +162,15 @@ def test_a_margin_is_checked_before_any_work_and_stored(tmp_path: Path) -> None:
     federation = fw.Federation.from_arrays(x, y, client=np.arange(240) % 6)
     call = {"model": "linear", "rounds": 1, "seeds": 2, "central": False, "progress": False, "out": tmp_path / "out"}
     with pytest.raises(fw.BadInput, match=r"^margin: '5' is not a margin"):
-        fw.compare(federation, ["local", "fedavg"], margin="5", **call)
+        fw.compare(federation, ["local", "fedavg"], margin="5", **call, tune=0)
     assert not (tmp_path / "out" / "runs").exists()
-    fw.compare(federation, ["local", "fedavg"], **call)
+    fw.compare(federation, ["local", "fedavg"], **call, tune=0)
     assert not (tmp_path / "out" / "margins.json").exists()
-    compared = fw.compare(federation, ["local", "fedavg"], margin=np.float64(40), **call)
+    compared = fw.compare(federation, ["local", "fedavg"], margin=np.float64(40), **call, tune=0)
     loaded = fw.load(tmp_path / "out")
     assert compared.study.margins == loaded.study.margins == {"accuracy": fw.metrics.Margin(points=40.0)}
     pd.testing.assert_frame_equal(loaded.leaderboard(), compared.leaderboard())
-    assert fw.compare(federation, ["local", "fedavg"], **call).study.margins == loaded.study.margins
+    assert fw.compare(federation, ["local", "fedavg"], **call, tune=0).study.margins == loaded.study.margins
 
 
 def test_two_fixed_models_are_compared_over_clients(tmp_path: Path) -> None:

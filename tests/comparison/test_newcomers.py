@@ -240,6 +240,6 @@ def test_newcomers_follow_the_rule_of_the_split() -> None:
 def test_newcomers_of_several_splits_are_refused() -> None:
     """The test rows of the first split trained models in the others."""
     federation = fw.Federation.from_dataset("digits", "iid", clients=3, seeds=[1, 2])
-    run = fw.compare(federation, ["fedavg"], rounds=1, seeds=2, central=False, progress=False)["fedavg"]
+    run = fw.compare(federation, ["fedavg"], rounds=1, seeds=2, central=False, progress=False, tune=0)["fedavg"]
     with pytest.raises(fw.BadInput, match="join: every repetition has a split of its own"):
         run.join(federation.dataset.x[:40], client=["new"] * 40, label=[0, 1] * 20)

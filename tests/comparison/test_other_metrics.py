@@ -47,7 +47,7 @@ def people() -> fw.Federation:
 def compare(metric: object = None, **options: object) -> fw.Comparison:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fw.compare(people(), ["local", "fedavg"], seeds=2, metric=metric, **QUIET, **options)
+        return fw.compare(people(), ["local", "fedavg"], seeds=2, metric=metric, **QUIET, **options, tune=0)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -
     text = leaders_line(study, results.compute_tables(study)).text
     assert "1 of 4 clients has no roc_auc, which needs rows of at least two classes: Dan." in text
     with pytest.warns(UserWarning, match="1 of 4 clients has no roc_auc"):
-        fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET)
+        fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET, tune=0)
 
 
 def test_a_metric_that_no_client_defines_is_refused_before_training(tmp_path: Path) -> None:
@@ -148,9 +148,9 @@ def test_a_metric_that_no_client_defines_is_refused_before_training(tmp_path: Pa
     one_class = fw.Federation.from_arrays(draws.normal(size=(120, 2)), owner % 2, client=names)
     no_number = "is not a number for the test rows of any client"
     with pytest.raises(fw.BadInput, match=f"^metric: roc_auc {no_number}, as it needs rows of at least two classes"):
-        fw.compare(one_class, ["local"], metric="roc_auc", out=tmp_path / "out", **QUIET)
+        fw.compare(one_class, ["local"], metric="roc_auc", out=tmp_path / "out", **QUIET, tune=0)
     with pytest.raises(fw.BadInput, match=f"metric: never {no_number}; choose another"):
-        fw.compare(people(), ["local"], metric=fw.Metric("never", lambda targets, outputs: np.nan), **QUIET)
+        fw.compare(people(), ["local"], metric=fw.Metric("never", lambda targets, outputs: np.nan), **QUIET, tune=0)
     del METRICS["never"]
     assert not (tmp_path / "out" / "runs").exists()
     same = fw.Federation.from_arrays(draws.normal(size=(120, 2)), 0.5 + owner, client=names)
@@ -235,7 +235,7 @@ def test_forecasts_have_the_last_value_and_the_mean_as_controls() -> None:
         "us-income", "natural", clients=48, window=5, horizon=5, gap=4, split={"train": 0.5, "val": 0.2, "test": 0.3},
         normalize="standard",
     )  # fmt: skip
-    done = fw.compare(series, ["local"], model="tpt_mlp", seeds=1, **{**QUIET, "rounds": 1})
+    done = fw.compare(series, ["local"], model="tpt_mlp", seeds=1, **{**QUIET, "rounds": 1}, tune=0)
     rules = done.controls().set_index("control")["mean"]
     assert rules["Last value"] == pytest.approx(0.0093, abs=5e-5)  # as docs/datasets/us-income.md says
     assert done.with_metric("rmse").controls().set_index("control")["mean"]["Last value"] < rules["Last value"] ** 0.5

@@ -142,14 +142,14 @@ def test_searches_of_one_budget_may_choose_different_values(tmp_path: Path) -> N
     with pytest.raises(fw.BadInput, match=r"tune\.trials: 2 there, 3 here"):
         fw.compare(people(), ["ditto"], tune={**tune, "trials": 3}, **call)
     with pytest.raises(fw.BadInput, match=r"call: tune\.trials: 2 there, 0 here; all"):
-        fw.compare(people(), ["ditto"], **call)
+        fw.compare(people(), ["ditto"], **call, tune=0)
 
 
 def test_runs_of_other_data_may_be_there(earlier: Path, tmp_path: Path) -> None:
     """A folder may have several tasks, each with terms of its own."""
     folder = Path(shutil.copytree(earlier, tmp_path / "out"))
     other = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
-    fw.compare(other, ["local"], rounds=1, seeds=1, central=False, out=folder, progress=False)
+    fw.compare(other, ["local"], rounds=1, seeds=1, central=False, out=folder, progress=False, tune=0)
     assert {run.task for run in fw.load(folder).study.runs} == {"people", "digits"}
 
 
@@ -158,10 +158,10 @@ def test_the_command_refuses_other_terms(tmp_path: Path) -> None:
     rows = "".join(f"{name},{i % 7},{i % 2}\n" for name in ("a", "b", "c") for i in range(30))
     (tmp_path / "rows.csv").write_text("who,x,y\n" + rows, encoding="utf-8")
     call: dict[str, Any] = {"client": "who", "label": "y", "out": tmp_path / "out", "seeds": 1}
-    own_data.compare(tmp_path / "rows.csv", methods="local", rounds=2, **call)
+    own_data.compare(tmp_path / "rows.csv", methods="local", rounds=2, **call, tune=0)
     with pytest.raises(fw.BadInput, match=r"its run 'rows-local' was made .* rounds: 2 there, 3 here"):
-        own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=3, **call)
-    own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=2, **call)
+        own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=3, **call, tune=0)
+    own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=2, **call, tune=0)
     assert fw.load(tmp_path / "out").methods == ("fedavg", "local")
 
 

@@ -1,6 +1,7 @@
 """Contestants in a comparison: equal terms with the methods, hidden targets, and failures that cost one line."""
 
 import dataclasses
+import doctest
 import json
 import warnings
 from pathlib import Path
@@ -243,3 +244,11 @@ def test_numbers_are_scored_in_the_unit_of_the_targets():
     named = fw.contestants.function(training_mean)
     result = fw.fit(named, numbers, rounds=1, progress=False)
     assert result.scores.to_numpy() == pytest.approx(result.run.info["controls"]["Training mean"], rel=1e-5)
+
+
+def test_the_example_in_the_docstring_runs():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcome = doctest.testmod(fw.contestants)
+    assert outcome.attempted
+    assert not outcome.failed

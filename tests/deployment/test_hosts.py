@@ -268,7 +268,7 @@ def test_results_are_those_of_a_study(rows, tmp_path):
 
 
 def test_a_result_becomes_an_app(rows, tmp_path):
-    comparison = fw.compare(rows, [METHODS["ditto"](lam=0.7)], rounds=2, seeds=1, central=False, progress=False)
+    comparison = fw.compare(rows, [METHODS["ditto"](lam=0.7)], rounds=2, seeds=1, central=False, progress=False, tune=0)
     app = export_result(comparison["ditto"], rows, tmp_path / "app", tmp_path / "data")
     assert app.method.lam == 0.7
     assert app.run.train.rounds == 2

@@ -292,7 +292,7 @@ def test_all_methods_are_checked_before_the_first_one_trains(monkeypatch: pytest
     monkeypatch.setattr(build, "_prepare_split", lambda *_: pytest.fail("a run was prepared"))
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     with pytest.raises(BadInput, match=r"FedPer\.private: 'fc1'"):
-        fw.compare(federation, ["local", "fedper"], model="mlp", rounds=1, seeds=1)
+        fw.compare(federation, ["local", "fedper"], model="mlp", rounds=1, seeds=1, tune=0)
 
 
 def drawing_method(draw: Callable[[], object]) -> type[Method]:

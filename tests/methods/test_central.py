@@ -106,10 +106,10 @@ def test_every_board_of_a_users_data_has_the_pooled_model() -> None:
     settings = {"rounds": 2, "seeds": 1, "progress": False}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        done = fw.compare(federation, ["local"], **settings)
-        without = fw.compare(federation, ["local"], central=False, **settings)
+        done = fw.compare(federation, ["local"], **settings, tune=0)
+        without = fw.compare(federation, ["local"], central=False, **settings, tune=0)
         nodes = {str(i): (x[:30], np.stack([np.arange(29), np.arange(1, 30)]), np.arange(30) % 2) for i in range(2)}
-        graphs = fw.compare(fw.Federation.from_graphs(nodes), ["local"], **settings)
+        graphs = fw.compare(fw.Federation.from_graphs(nodes), ["local"], **settings, tune=0)
     assert done.methods == ("local",)
     assert {*done.controls()["kind"]} == {"control", "not federated"}
     assert done.central is not None

@@ -142,10 +142,12 @@ def test_the_settings_on_a_page_are_up_to_date(name: str) -> None:
     assert names <= {setting.name for setting in METHODS[name].settings()}
 
 
-def test_the_settings_on_the_page_of_a_study_are_up_to_date() -> None:
-    text = method_tables.BLOCKS_PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("page", method_tables.BLOCK_PAGES, ids=lambda page: page.stem)
+def test_the_settings_on_the_pages_of_blocks_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     assert method_tables.fill_blocks(text) == text
-    for block, owner in method_tables.BLOCKS.items():
+    for block in re.findall(r"<!-- settings: (\w+) -->", text):
+        owner = method_tables.BLOCKS[block]
         section = text.partition(f"<!-- settings: {block} -->")[2].partition("<!-- end -->")[0]
         assert re.findall(r"^\| `(\w+)`", section, re.MULTILINE) == [setting.name for setting in describe(owner)]
 

@@ -30,7 +30,7 @@ def test_rounds_without_validation_rows_are_shown_without_a_value(capsys: pytest
     for split in ({"train": 0.6, "val": 0.2, "test": 0.2}, {"train": 0.6, "val": 0.0, "test": 0.4}):
         federation = fw.Federation.from_dataset("digits", "iid", clients=3, split=split)
         plan = {"rounds": 1, "seeds": 1, "central": False, "evaluate": {"select": "last"}}
-        fw.compare(federation, ["local"], progress=True, callbacks=[lambda p: seen.append(p.val)], **plan)
+        fw.compare(federation, ["local"], progress=True, callbacks=[lambda p: seen.append(p.val)], **plan, tune=0)
         assert ("validation " in capsys.readouterr().err) == bool(split["val"])
     assert [np.isfinite(values).tolist() for values in seen] == [[True] * 3, [False] * 3]
 
@@ -389,7 +389,7 @@ def test_a_client_without_test_rows_has_no_majority(recwarn: pytest.WarningsReco
     partition = replace(federation.partition, test=(*test[:2], test[2][:0]))
     bare = replace(federation, partition=partition)
     assert np.isfinite(bare.majority()).tolist() == [True, True, False]
-    compared = fw.compare(bare, ["local"], rounds=1, seeds=1, central=False, progress=False, out=tmp_path)
+    compared = fw.compare(bare, ["local"], rounds=1, seeds=1, central=False, progress=False, out=tmp_path, tune=0)
     assert compared.majority() == pytest.approx(compared.controls().set_index("control")["mean"]["Majority class"])
     assert not [warning for warning in recwarn if "empty slice" in str(warning.message)]
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave import exported_model
-from fedweave.own_data.user_files import read_table
+from fedweave.own_data.user_files import read_folder, read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 COUNT = 120
@@ -237,7 +237,7 @@ def test_a_sigmoid_before_cross_entropy_is_named() -> None:
     federation = fw.Federation.from_arrays(np.stack([NOISE, NOISE], 1), np.arange(COUNT) // 4 % 2, client=WHO)
     module = nn.Sequential(nn.Linear(2, 2), nn.Sigmoid())
     with pytest.warns(UserWarning, match="a sigmoid, makes its outputs numbers from 0 to 1"):
-        fw.compare(federation, ["local"], model=module, rounds=1, seeds=1, progress=False)
+        fw.compare(federation, ["local"], model=module, rounds=1, seeds=1, progress=False, tune=0)
 
 
 def test_numbers_with_commas_and_points(tmp_path: Path) -> None:
@@ -274,6 +274,8 @@ STEPS = pd.date_range("2024-01-01", periods=60)
 TIMES: dict[str, list[Any]] = {
     "dates as numbers": [int(f"{day:%Y%m%d}") for day in STEPS],
     "dates as texts": [f"{day:%Y%m%d}" for day in STEPS],
+    "hours as numbers": [int(f"{hour:%Y%m%d%H}") for hour in pd.date_range("2024-01-01", periods=60, freq="h")],
+    "seconds as texts": [f"{t:%Y%m%d%H%M%S}" for t in pd.date_range("2024-01-01", periods=60, freq="s")],
     "months": [int(f"{day:%Y%m}") for day in pd.date_range("2015-01-01", periods=60, freq="MS")],
     "isoformat": [t.to_pydatetime().isoformat() for t in pd.date_range("2024-01-01", periods=60, freq="500ms")],
     "no midnight": [
@@ -362,6 +364,128 @@ def test_names_may_be_bytes(source: str, tmp_path: Path) -> None:
         assert federation.preprocessing is not None
         assert federation.preprocessing.columns[1].levels == ("u", "v")
     assert (federation.names, federation.classes) == (("k0", "k1"), ("no", "yes"))
+
+
+def folder_of(path: Path, files: dict[str, list[str]]) -> Path:
+    path.mkdir()
+    for name, lines in files.items():
+        write(path / name, lines)
+    return path
+
+
+def test_all_columns_and_files_decide_what_a_point_means(tmp_path: Path) -> None:
+    """Points separate thousands where any column of any file has decimal commas, but not behind a 0."""
+    rows = [f"{WHO[i]};{i},5;{1 + i % 9}.234;0.{100 + i};{i // 4 % 2}" for i in range(COUNT)]
+    file = write(tmp_path / "t.csv", ["c;w;p;q;y", *rows])
+    for features in (None, ["p", "q"]):
+        columns = fw.Federation.from_file(file, client="c", label="y", features=features).preprocessing.columns
+        means = {column.name: column.mean for column in columns}
+        assert means["p"] > 1000
+        assert means["q"] < 1
+    plain = [row.replace(",5;", ";") for row in rows[1::2]]
+    folder = folder_of(tmp_path / "parts", {"a.csv": ["c;w;p;q;y", *rows[::2]], "b.csv": ["c;w;p;q;y", *plain]})
+    table = read_folder(folder, "c", labels=["y"])
+    np.testing.assert_array_equal(np.sort(table["p"]), np.sort([1000 * (1 + i % 9) + 234 for i in range(COUNT)]))
+
+
+def test_a_text_is_one_category_in_all_files_of_a_folder(tmp_path: Path) -> None:
+    """007, 1.50 and true are what they are in a file beside others with texts."""
+    for codes in (["007", "008"], ["1.50", "1.5"], ["true", "false"]):
+        files = {
+            f"{client}.csv": ["k,y", *(f"{codes[i % 2]},{i // 2 % 2}" for i in range(20)), *others]
+            for client, others in (("a", []), ("b", ["x,1", "x,0"] * 8))
+        }
+        federation = fw.Federation.from_file(folder_of(tmp_path / codes[0], files), client="c", label="y")
+        assert federation.preprocessing is not None
+        assert federation.preprocessing.columns[0].levels == tuple(sorted([*codes, "x"]))
+
+
+FLAWED: dict[str, tuple[list[Any], str]] = {
+    "percent": ([f"{i % 60}%" for i in range(COUNT)], "write numbers alone"),
+    "printed minus": ([f"{i % 60 - 30}".replace("-", "\u2212") for i in range(COUNT)], "write numbers alone"),
+    "currency": ([f"${i % 60}.50" for i in range(COUNT)], "write numbers alone"),
+    "brackets": ([f"({i % 30})" if i % 2 else f"{i % 30}" for i in range(COUNT)], "write numbers alone"),
+    "spaces": ([f"{1 + i % 60}\u202f000" for i in range(COUNT)], "leave out the thousands separators"),
+    "few thousands": ([["1,234", "2,000", "999"][i % 3] for i in range(COUNT)], "leave out the thousands separators"),
+    "dates": ([f"2024-01-{1 + i % 28:02}" for i in range(COUNT)], "holds dates"),
+    "new ones": ([f"v{i // 4 % 3 + 10 * (i > 100)}" for i in range(COUNT)], "no training row has"),
+}
+
+
+@pytest.mark.parametrize("kind", FLAWED)
+def test_a_category_that_is_none_is_named_once(kind: str) -> None:
+    values, line = FLAWED[kind]
+    table = pd.DataFrame({"c": WHO, "a": values, "t": range(COUNT), "y": np.arange(COUNT) // 4 % 2})
+    notes = [note for note in fw.Federation.from_pandas(table, client="c", label="y", time="t").notes if "'a'" in note]
+    assert len(notes) == 1
+    assert line in notes[0]
+
+
+def test_objects_are_numbers_or_times_as_their_values_are() -> None:
+    days = pd.date_range("2024-01-01", periods=COUNT)
+    table = pd.DataFrame({"c": WHO, "a": NOISE, "y": np.arange(COUNT) // 4 % 2})
+    columns = fw.Federation.from_pandas(table.assign(a=table.a.astype(object)), client="c", label="y").preprocessing
+    assert columns == fw.Federation.from_pandas(table, client="c", label="y").preprocessing
+    for times in (days.date, days.to_pydatetime(), days.to_period("D"), days.time):
+        column = pd.Series([*times], dtype=object)
+        with pytest.raises(fw.BadInput, match="column 'a' is a time"):
+            fw.Federation.from_pandas(table.assign(a=column), client="c", label="y")
+
+
+def test_names_from_arrays_of_other_types() -> None:
+    """Dates are no nanoseconds, float32 has no ids above 2^24, and a column [M, 1] is one name a row."""
+    x, y = NOISE[:, None], np.arange(COUNT) // 4 % 2
+    days = np.array([f"2024-01-0{1 + i % 4}" for i in range(COUNT)], "M8[ns]")
+    federation = fw.Federation.from_arrays(x, y, client=days, unit=days)
+    assert federation.names == federation.partition.units
+    assert federation.names[0].startswith("2024-01-01")
+    assert fw.Federation.from_arrays(x, y, client=np.array(WHO)[:, None]).names == ("k0", "k1", "k2", "k3")
+    with pytest.raises(fw.BadInput, match=r"client: .* is a float32 above 2\^24"):
+        fw.Federation.from_arrays(x, y, client=np.float32(2**24) + np.arange(COUNT, dtype=np.float32) % 4)
+    with pytest.raises(fw.BadInput, match=r"y: .* give y.argmax\(1\)"):
+        fw.Federation.from_arrays(x, np.eye(3)[np.arange(COUNT) % 3], client=WHO)
+
+
+def test_pairs_of_an_array_are_its_rows() -> None:
+    for pairs in (np.array(PAIRS), torch.tensor(PAIRS)):
+        assert fw.Federation.from_graphs(NODES, pairs).dataset.links.shape[1] == 2 * len(PAIRS)
+        with pytest.raises(fw.BadInput, match=r"edges: shape .* has a pair in each column, as an edge_index has"):
+            fw.Federation.from_graphs(NODES, pairs.T)
+    with pytest.raises(fw.BadInput, match="nodes: is missing in 1 row"):
+        fw.Federation.from_graphs(NODES.assign(node=[None, *range(1, 60)]), PAIRS)
+
+
+UNREADABLE = {
+    "has no date": ["13:45", "00:10", "01:10"],
+    "may have the year first or last": ["23-12-31", "24-01-01", "24-01-02"],
+    "would be the year 1": ["1,5", "2,5", "10,5"],
+    "ends with its year": [31122023, 1012024, 2012024],
+}
+
+
+@pytest.mark.parametrize("problem", UNREADABLE)
+def test_a_time_that_may_be_misread_is_refused(problem: str) -> None:
+    with pytest.raises(exported_model.InputError, match=problem):
+        exported_model.as_times(np.array(UNREADABLE[problem]))
+
+
+def test_the_exported_model_reads_what_the_result_reads(tmp_path: Path) -> None:
+    """Hidden entries are missing, bfloat16 is a number, and truth values are 0 and 1."""
+    x, y = np.stack([NOISE, NOISE], 1).round(1), np.arange(COUNT) // 4 % 2
+    run = fw.fit("fedavg", fw.Federation.from_arrays(x, y, client=WHO), **QUIET)
+    model = exported_model.load(run.export(tmp_path / "arrays", "k0"))
+    half = torch.tensor(x[:4], dtype=torch.bfloat16)
+    np.testing.assert_allclose(run.predict_proba(half, "k0"), model.predict_proba(half), atol=1e-5)
+    for predict in (lambda rows: run.predict(rows, "k0"), model.predict):
+        with pytest.raises(ValueError, match=r"x.*(missing|not finite)"):
+            predict(np.ma.masked_less(x, 0))
+    table = pd.DataFrame({"c": WHO, "k": pd.Categorical(np.arange(COUNT) % 2), "y": y})
+    run = fw.fit("fedavg", fw.Federation.from_pandas(table, client="c", label="y"), **QUIET)
+    rows = pd.DataFrame({"k": [False, True]})
+    expected = run.predict_proba(rows.assign(k=[0, 1]), "k0")
+    np.testing.assert_array_equal(run.predict_proba(rows, "k0"), expected)
+    with pytest.warns(UserWarning, match="column 'k' has no value that training had"):
+        run.predict(pd.DataFrame({"k": ["x"]}), "k0")
 
 
 EDGES = [(i, i + 1) for i in range(89)]

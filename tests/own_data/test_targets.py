@@ -248,7 +248,11 @@ def test_bad_targets_are_refused(message: str) -> None:
     data, call = REFUSED[message]
     with pytest.raises(fw.BadInput, match=message) as caught:
         fw.compare(
-            fw.Federation.from_pandas(table, **{**PRICE, **data}), call.pop("methods", ["local"]), rounds=1, **call
+            fw.Federation.from_pandas(table, **{**PRICE, **data}),
+            call.pop("methods", ["local"]),
+            rounds=1,
+            **call,
+            tune=0,
         )
     assert "\n" not in str(caught.value)
 

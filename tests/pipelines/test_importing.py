@@ -156,7 +156,7 @@ def test_warnings_about_the_data_are_printed(project: Path, capsys: pytest.Captu
     printed = [line.removeprefix("warning: ") for line in capsys.readouterr().out.splitlines() if "warning: " in line]
     federation = fw.Federation.from_file("warned.csv", client="shop", label="price")
     with pytest.warns(UserWarning, match="fewer than 10 test rows") as caught:
-        fw.compare(federation, ["local", "fedavg"], rounds=1, seeds=1, progress=False)
+        fw.compare(federation, ["local", "fedavg"], rounds=1, seeds=1, progress=False, tune=0)
     assert len(printed) == 2
     assert printed[0].startswith("clients 'Shop 1' and 'shop 1' differ only in spelling")
     assert printed[1].startswith("3 of 3 clients have fewer than 10 test rows")

@@ -229,7 +229,7 @@ def test_options_of_set_change_the_block_that_they_name() -> None:
 def test_settings_of_methods(folder: Path, tmp_path: Path) -> None:
     """`--set METHOD.NAME=VALUE` changes a setting of one method. The other methods keep theirs. A margin is stored."""
     settings = {**SETTINGS, "methods": "local,ditto", "settings": ["ditto.lam=0.25"], "seeds": 1, "rounds": 2}
-    own_data.compare(folder / "flights.csv", **settings, margin="2 %", out=tmp_path / "out")
+    own_data.compare(folder / "flights.csv", **settings, margin="2 %", out=tmp_path / "out", tune=0)
     done = fw.load(tmp_path / "out")
     assert [margin.share for margin in done.study.margins.values()] == [0.02]
     assert done["ditto"].run.info["spec"]["method"]["lam"] == 0.25
@@ -244,7 +244,7 @@ def test_margins_on_the_command_line() -> None:
 def test_settings_of_evaluation_reach_a_comparison(folder: Path, tmp_path: Path) -> None:
     """Every second round is evaluated. A race refuses this setting."""
     settings = {**SETTINGS, "methods": "local", "settings": ["evaluate.every=2"], "seeds": 1, "rounds": 4}
-    own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out")
+    own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out", tune=0)
     assert {*fw.load(tmp_path / "out")["local"].history["round"]} == {2, 4}
     with pytest.raises(fw.BadInput, match=r"--set evaluate\.every: a race sets its evaluation itself"):
         recommend.recommend(folder / "flights.csv", client="dest", label="late", out=tmp_path / "no",

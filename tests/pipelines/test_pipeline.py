@@ -93,6 +93,28 @@ def test_a_second_run_without_changes_runs_nothing(project: Project) -> None:
     assert repro(project) == []
 
 
+def test_a_stored_repetition_is_trained_again(project: Project) -> None:
+    """It has the bits of the results, which stay as they are. A changed score is found, with its client."""
+    file = project.folder / "results" / "small" / "runs" / "digits-ditto" / "evaluations.parquet"
+    verify, stored = ("fedweave.pipelines.commands.main", "verify", "digits-ditto", "--seed", "1"), file.read_bytes()
+    assert project.python(*verify).stdout.splitlines()[-1].endswith("scores of 10 clients, the same bits")
+    assert file.read_bytes() == stored
+    table = pd.read_parquet(file)
+    chosen = table["seed"].eq(1) & table["client"].eq(3) & table["split"].eq("test") & table["round"].eq(2)
+    table.loc[table[chosen].index[:1], "value"] += 1.5
+    table.to_parquet(file, index=False)
+    try:
+        done = project.python(*verify, check=False)
+    finally:
+        file.write_bytes(stored)
+    line = done.stdout.splitlines()[-1]
+    assert done.returncode == 1
+    assert re.search(
+        r"1 of \d+ scores of 10 clients differ, by at most 1.5 \(client client 3, round 2, test\), on the", line
+    )
+    assert "1000" in project.python(*verify[:-1], "1000", check=False).stderr
+
+
 @pytest.mark.acceptance
 def test_a_change_of_a_methods_code_trains_that_method_only(project: Project) -> None:
     """A changed comment or message runs no training. Changed code of Ditto trains Ditto again and not FedAvg. After a

@@ -266,7 +266,7 @@ def test_the_model_of_a_users_table_predicts_its_rows(store: str, tmp_path: Path
     table.loc[3, "dose"] = np.nan
     federation = fw.Federation.from_pandas(table, client="site", label="late", split="part", name="own")
     folder = Path("results/own")
-    done = fw.compare(federation, ["local"], model="mlp", rounds=3, seeds=2, out=folder, progress=False)
+    done = fw.compare(federation, ["local"], model="mlp", rounds=3, seeds=2, out=folder, progress=False, tune=0)
     done.save(folder)
     tracking.log_study(folder, store)
     (name,) = [model.name for model in MlflowClient(store).search_registered_models()]

@@ -87,8 +87,8 @@ def test_the_server_limits_running_flows_and_shows_every_parameter(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """One flow at a time, as many stages as slots, described parameters, nights that are planned with `--schedule` only,
-    and one automation for lost workers even if it was registered twice.
+    """One flow at a time, as many stages as slots, described parameters, nights that are planned with `--schedule`
+    only, and one automation for lost workers even if it was registered twice.
     """
     from prefect.client.schemas.filters import FlowRunFilter
 

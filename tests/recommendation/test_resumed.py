@@ -105,7 +105,15 @@ def list_files(folder: Path) -> set[Path]:
 def trained(tmp_path: Path) -> Path:
     """The folder of a comparison on the terms of the last comparison of `ADVICE`."""
     fw.compare(
-        FEDERATION, ["fedper"], rounds=4, seeds=1, evaluate={"every": 1}, central=False, out=tmp_path, progress=False
+        FEDERATION,
+        ["fedper"],
+        rounds=4,
+        seeds=1,
+        evaluate={"every": 1},
+        central=False,
+        out=tmp_path,
+        progress=False,
+        tune=0,
     )
     return tmp_path
 
@@ -141,7 +149,7 @@ def test_a_schedule_that_the_budget_shortens_is_compared_too(trained: Path, monk
     monkeypatch.setattr(costs, "measure", lambda plan, entries: costs.Costs(entries, dict.fromkeys(entries, 1.0), 2))
     shutil.rmtree(trained / "runs")
     terms: dict[str, Any] = {"rounds": 10, "seeds": 1, "progress": False, "out": trained}
-    fw.compare(FEDERATION, ["fedper"], evaluate={"every": 1}, central=False, **terms)
+    fw.compare(FEDERATION, ["fedper"], evaluate={"every": 1}, central=False, **terms, tune=0)
     with pytest.raises(BadInput, match=r"rounds: 10 there, [5-9] here"):
         fw.recommend(FEDERATION, ["ditto"], settings=1, budget=100, **terms)
     assert not [*(trained / "recommendation").glob("rung-*")]

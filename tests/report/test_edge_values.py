@@ -70,7 +70,9 @@ def test_there_is_no_note_if_nothing_is_missing(tmp_path: Path, edges: str) -> N
 def test_a_run_records_the_request() -> None:
     """The runs are trained and not generated. Local receives no mixture, and pFedGraph does."""
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
-    done = fw.compare(federation, ["local", "pfedgraph"], rounds=1, seeds=1, evaluate={"edges": 3}, progress=False)
+    done = fw.compare(
+        federation, ["local", "pfedgraph"], rounds=1, seeds=1, evaluate={"edges": 3}, progress=False, tune=0
+    )
     assert "nothing for Local. It needs" in read_note(done.study.folder)
     assert "weight ~ gain" in done.report().read_text(encoding="utf-8")
 

@@ -92,7 +92,7 @@ def test_the_five_lines_agree_with_the_tables(folder: Path, tables: results.Tabl
     auc = tables.measures[tables.measures["quantity"] == "group_auc"].set_index("method")["value"]
     assert auc.to_dict() == {"FedAMP": 1.0, "FedAGHN": 1.0}
     assert "the groups left and right: found by FedAGHN 1.00 and FedAMP 1.00" in summary["True groups"]
-    assert summary["Tuning"] == "Untuned: every run has its declared values."
+    assert summary["Tuning"] == "Untuned: lr=0.05 for all."
 
 
 def test_a_control_that_is_as_good_is_named_first(tmp_path: Path) -> None:

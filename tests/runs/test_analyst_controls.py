@@ -32,7 +32,9 @@ def table(classes: int = 0, rows: int = 40, columns: int = 4, seed: int = 0) -> 
 
 def compare(targets: np.ndarray, **options: Any) -> fw.Comparison:
     with pytest.warns(UserWarning, match="no method is above the control"):
-        return fw.compare(fw.Federation.from_arrays(X, targets, client=OWNER), ["local", "fedavg"], **QUIET, **options)
+        return fw.compare(
+            fw.Federation.from_arrays(X, targets, client=OWNER), ["local", "fedavg"], **QUIET, **options, tune=0
+        )
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +64,7 @@ def test_the_span_of_the_rows_is_enough_for_a_penalised_model() -> None:
 def test_partial_pooling_is_the_method() -> None:
     """The same coefficients as by the rounds of `PartialPooling`."""
     federation = fw.Federation.from_arrays(X, SCORE, client=OWNER)
-    done = fw.compare(federation, ["partial_pooling", "local"], **QUIET)
+    done = fw.compare(federation, ["partial_pooling", "local"], **QUIET, tune=0)
     means = done.leaderboard().set_index("method")["mean"]
     control = np.mean(done["local"].run.info["controls"][PARTIAL])
     assert means["partial_pooling"] == pytest.approx(control, rel=1e-4)
@@ -129,7 +131,7 @@ def test_all_runs_of_a_task_share_one_fit(numbers: fw.Comparison, monkeypatch: p
     assert first == second
     monkeypatch.setattr(fitted, "fit_tables", lambda *_: pytest.fail("fitted again"))
     federation = fw.Federation.from_arrays(X, SCORE, client=OWNER)
-    fw.compare(federation, ["fedper"], model="mlp", **QUIET, out=numbers.study.folder)
+    fw.compare(federation, ["fedper"], model="mlp", **QUIET, out=numbers.study.folder, tune=0)
 
 
 def test_probabilities_are_compared_with_the_shares_of_all_clients() -> None:
@@ -145,7 +147,7 @@ def test_probabilities_are_compared_with_the_shares_of_all_clients() -> None:
 
 def test_images_and_single_methods_have_none(tmp_path: Path) -> None:
     images = fw.Federation.from_dataset("digits", "iid", clients=4)
-    done = fw.compare(images, ["local", "fedavg"], model="linear", **QUIET, out=tmp_path / "images")
+    done = fw.compare(images, ["local", "fedavg"], model="linear", **QUIET, out=tmp_path / "images", tune=0)
     assert done.controls()["control"].tolist() == ["Majority class"]
     assert not [*(tmp_path / "images" / ".fedweave").glob("controls/*")]
     run = fw.fit("local", fw.Federation.from_arrays(X, SCORE, client=OWNER), rounds=1, progress=False)

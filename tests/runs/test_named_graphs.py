@@ -83,7 +83,7 @@ def test_unknown_names_are_refused(what: str) -> None:
     names, reason = UNKNOWN[what]
     pd.DataFrame(np.ones((len(names), len(names))), names, names).to_csv("g.csv")
     with pytest.raises(BadInput, match=reason) as error:
-        fw.compare(federation(), ["local", fw.methods.PFedGraph(graph="given:g.csv")], rounds=2, out="out")
+        fw.compare(federation(), ["local", fw.methods.PFedGraph(graph="given:g.csv")], rounds=2, out="out", tune=0)
     assert "compare(): pfedgraph.graph: 'given:g.csv': " in str(error.value)
     assert not Path("out").exists()
 

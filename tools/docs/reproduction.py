@@ -21,7 +21,7 @@ from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
 from fedweave.study import catalogue
-from tools.docs import claims, differences, figures
+from tools.docs import claims, differences, figures, ledger
 from tools.docs.stored_numbers import CLIENTS, printed_rows
 
 PAGE = Path("docs/reproduction.md")
@@ -56,7 +56,7 @@ HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n
 
 
 def main(*studies: str) -> None:
-    """Copy the leaderboards of `studies` to docs/reproduction and rewrite the tables of the pages.
+    """Copy the leaderboards of `studies` to docs/reproduction and rewrite the tables of the pages and the ledger.
 
     It prints the figures in the sentences of these pages that differ from the files.
 
@@ -72,13 +72,14 @@ def main(*studies: str) -> None:
         text = page.read_text(encoding="utf-8")
         if (new := fill_blocks(text)) != text:
             write_atomic(page, new)
+    ledger.main()
     for line in figures.problems(*(page.read_text(encoding="utf-8") for page in pages())):
         print(line)
 
 
 def pages() -> tuple[Path, ...]:
     """The page of claims, and the page of each paper."""
-    return PAGE, *sorted(TABLES.glob("*.md"))
+    return PAGE, *(TABLES / f"{paper}.md" for paper in published.PAPERS)
 
 
 def fill_blocks(page: str) -> str:

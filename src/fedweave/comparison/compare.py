@@ -45,7 +45,7 @@ def compare(
     head: str | None = None,
     rounds: int = 50,
     seeds: int | Sequence[int] = 3,
-    tune: int | Mapping[str, Any] = 0,
+    tune: int | Mapping[str, Any] | None = None,
     metric: Any = None,
     margin: float | str | None = None,
     evaluate: Mapping[str, Any] | None = None,
@@ -67,7 +67,9 @@ def compare(
         head: name of the layer of a model of one's own that gives the outputs; default: its last layer.
         rounds: of training.
         seeds: how many repetitions, or a list of seeds.
-        tune: trials of a search for each method's settings, or a mapping as the block `tune` of params.yaml.
+        tune: None: each method has its own learning rate, the best of five on validation rows, unless `lr` is given
+            or there are no such rows. 0: no search. A number: trials of a search for each method's settings with
+            Optuna, or a mapping as the block `tune` of params.yaml.
         metric: of the scores: a name as in `fedweave.metrics.METRICS`, a `fw.Metric`, a function (targets, outputs), or
             a scorer of scikit-learn. Default: accuracy for classes, mse for forecasts.
         margin: differences up to it are equivalent in practice: a number in the unit of the score, such as 0.5, or a
@@ -94,7 +96,7 @@ def compare(
     >>> draws = np.random.default_rng(0)
     >>> x, y = draws.normal(size=(120, 4)), draws.integers(2, size=120)
     >>> federation = Federation.from_arrays(x, y, client=["Ann", "Bob", "Cy"] * 40)
-    >>> compare(federation, ["local", "fedavg"], rounds=2, seeds=1, progress=False)
+    >>> compare(federation, ["local", "fedavg"], rounds=2, seeds=1, tune=0, progress=False)
     Comparison of 2 methods on 'own-data': 3 clients, 1 seed
     """
     given_margin = None if margin is None else check_margin(margin)
@@ -169,7 +171,7 @@ def fit(
     folder, _, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
     run = results.load_run(folder / "runs" / next(iter(plan.study.runs)))
     study = results.Study(name, folder, (run,), (), margins=read_margins(folder))
-    comparison = Comparison(study, (), temporary, plan.inputs.model, federation)
+    comparison = Comparison(study, (), temporary, plan.inputs.model, federation, refits=False)
     return comparison[next(iter(comparison.methods))]
 
 

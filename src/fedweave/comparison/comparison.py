@@ -22,6 +22,7 @@ from fedweave.errors import BadInput, choose, format_count
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.own_data.federation import Federation
 from fedweave.prediction.input_description import find_partitions, read_description
+from fedweave.report.tuning import describe_rates
 from fedweave.results import Run, Study, parts, statistics
 from fedweave.results.marks import find_test
 from fedweave.results.runs import read_margins
@@ -37,6 +38,7 @@ class Comparison:
         temporary: the temporary folder of the results, which is removed with this object.
         model: makes the clients' models, where they have no name.
         federation: the clients, where they are in memory.
+        refits: whether models that predict are trained on validation rows too: those of `fit` are as it made them.
     """
 
     study: Study
@@ -44,6 +46,7 @@ class Comparison:
     temporary: Any = None
     model: Any = None
     federation: Federation | None = None
+    refits: bool = True
 
     def __repr__(self) -> str:
         run = self.study.runs[0]
@@ -58,13 +61,15 @@ class Comparison:
         one_task = len({run.task for run in self.study.runs}) == 1
         line = results.name_unbeaten_control(self.study, self.board) if one_task else ""
         first = [f"{line[0].upper()}{line[1:]}."] if line else []
-        return "\n".join([repr(self), *first, format_text(board, self.controls()), *explain_words(board, self.study)])
+        return "\n".join([repr(self), *first, format_text(board, self.controls()), *self._explain(board)])
 
     def _repr_html_(self) -> str:
         board = self.leaderboard()
-        return format_html(board, self.controls()) + "".join(
-            f"<p>{line}</p>" for line in explain_words(board, self.study)
-        )
+        return format_html(board, self.controls()) + "".join(f"<p>{line}</p>" for line in self._explain(board))
+
+    def _explain(self, board: pd.DataFrame) -> list[str]:
+        """Lines below a leaderboard: what its words mean, and the learning rates."""
+        return [*explain_words(board, self.study), *filter(None, [describe_rates(self.study)])]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.methods)

@@ -1,5 +1,6 @@
 """The result of one method: tidy tables, graphs, the clients' models and their predictions."""
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +13,11 @@ from fedweave import results
 from fedweave.comparison import further_rounds
 from fedweave.comparison.figures import MethodPlots
 from fedweave.comparison.origin import Origin
+from fedweave.comparison.refit import refit
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files.atomic import load_tensors
 from fedweave.metrics import probabilities
-from fedweave.own_data.argument_checks import check_folder
+from fedweave.own_data.argument_checks import check_flag, check_folder
 from fedweave.own_data.newcomers import NewcomerData
 from fedweave.prediction.predictor import Predictor, client_names, load_predictor
 from fedweave.results import Graphs, Run
@@ -151,10 +153,46 @@ class MethodResult:
         stacked = load_tensors(file)["models"]
         return {name: trees.at(stacked, i) for i, name in enumerate(self.evaluated_clients)}
 
-    def predict(self, x: Any, client: Any, *, seed: int | None = None, model: Any = None) -> np.ndarray:
+    def refit(self, *, seed: int | None = None) -> str:
+        """Train again on training and validation rows, for the rounds and with the values that validation chose.
+
+        `predict` and `export` use these models by default. They are stored with the results, so that later calls, also
+        after `fedweave.load`, train nothing. All scores stay those of the models of the training rows alone.
+
+        Args:
+            seed: which repetition; default: the first.
+
+        Returns:
+            a line that says what the models were trained on; where it is not both kinds of rows, why not.
+
+        Raises:
+            BadInput: an unknown seed, or the folder of the results cannot be written.
+        """
+        return self._refit(seed)[1]
+
+    def _refit(self, seed: int | None) -> tuple[Run, str]:
+        """(the run whose models predict, what they were trained on)."""
+        self.check_seed(seed)
+        seed = self.run.seeds[0] if seed is None else int(seed)
+        if seed not in self._refits:
+            has_models = (self.run.folder / f"models-{seed}.pt").is_file()
+            if not (has_models and self.comparison.refits):
+                return self.run, "trained on training rows"
+            run, text = refit(self.run, seed, self.comparison.federation, self.comparison.model)
+            line = f"refitted on {text}" if run else f"trained on training rows, not refitted: {text}"
+            self._refits[seed] = run or self.run, line
+        return self._refits[seed]
+
+    @cached_property
+    def _refits(self) -> dict[int, tuple[Run, str]]:
+        return {}
+
+    def predict(
+        self, x: Any, client: Any, *, seed: int | None = None, model: Any = None, refit: bool = True
+    ) -> np.ndarray:
         """Predictions of the own model of `client` for new rows, which are scaled like those of training.
 
-        The model is that of the round that validation chose.
+        The model is trained for the rounds that validation chose, in a comparison also on validation rows (`refit`).
 
         Args:
             x: rows [M, ...] as they were given to the federation. Of `from_pandas`: a table with its columns, of which
@@ -164,6 +202,7 @@ class MethodResult:
             client: name of the client.
             seed: which repetition; default: the first.
             model: as it was given to `fit`, where it has no name and the results were loaded from a folder.
+            refit: False for the model of the scores, which was trained on training rows alone.
 
         Returns:
             labels [M] of the type that training had, numbers [M], or forecasts [M, horizon]: numbers in the unit of the
@@ -173,21 +212,25 @@ class MethodResult:
             BadInput: an unknown client or seed, rows of another shape or, by the clients' column, of another client, or
                 no models were stored.
         """
-        predictor = self._load_predictor(model)
+        predictor = self._load_predictor(model, seed, refit)[0]
         outputs = predictor.outputs(x, client, seed)
         if not predictor.about["classes"]:
             return outputs[:, 0] if predictor.about.get("targets") == "numbers" else outputs
         return np.array(predictor.classes())[outputs.argmax(1)]
 
-    def predict_proba(self, x: Any, client: Any, *, seed: int | None = None, model: Any = None) -> pd.DataFrame:
+    def predict_proba(
+        self, x: Any, client: Any, *, seed: int | None = None, model: Any = None, refit: bool = True
+    ) -> pd.DataFrame:
         """Probability of each class (columns) for new rows; arguments and errors as of `predict`."""
-        predictor = self._load_predictor(model)
+        predictor = self._load_predictor(model, seed, refit)[0]
         classes, outputs = predictor.classes(), predictor.outputs(x, client, seed)
         index = x.index if isinstance(x, pd.DataFrame | pd.Series) else None  # a list has a method of this name
         return pd.DataFrame(probabilities(outputs), columns=classes, index=index)
 
-    def export(self, folder: Path | str, client: Any, *, seed: int | None = None, model: Any = None) -> Path:
-        """Write the model of a client, of the round that validation chose, to a folder that needs no fedweave.
+    def export(
+        self, folder: Path | str, client: Any, *, seed: int | None = None, model: Any = None, refit: bool = True
+    ) -> Path:
+        """Write the model of a client, as `predict` uses it, to a folder that needs no fedweave.
 
         It holds the weights (safetensors), the program (`torch.export`, where PyTorch can make one), how raw rows
         become inputs, and the files that `mlflow models serve` reads. Its README has the lines that load it.
@@ -195,7 +238,7 @@ class MethodResult:
         Args:
             folder: new, empty, or with an earlier export of the same method, data and client.
             client: name of the client.
-            seed, model: as in `predict`.
+            seed, model, refit: as in `predict`.
 
         Raises:
             BadInput: an unknown client or seed, a folder with other content, or a model that cannot be exported.
@@ -203,7 +246,8 @@ class MethodResult:
         from fedweave.prediction.export import export
 
         check_folder(folder, "folder")
-        return export(self.run, self.name, Path(folder), self._load_predictor(model), client, seed)
+        predictor, run, trained = self._load_predictor(model, seed, refit)
+        return export(run, self.name, Path(folder), predictor, client, seed, trained)
 
     def join(
         self, rows: Any, *, client: Any = None, label: Any = None, edges: Any = None, node: str = "node",
@@ -248,14 +292,21 @@ class MethodResult:
         if seed is not None and seed not in self.run.seeds:
             raise BadInput(f"seed: {seed!r} was not trained; choices: {', '.join(map(str, self.run.seeds))}")
 
-    def _load_predictor(self, model: Any) -> Predictor:
+    def _load_predictor(self, model: Any, seed: int | None, refit: bool) -> tuple[Predictor, Run, str]:
+        """(the models that predict, their run, what they were trained on)."""
+        check_flag(refit, "refit")
+        run, trained = self._refit(seed) if refit else (self.run, "trained on training rows")
+        if "not refitted" in trained:
+            warnings.warn(f"{self.name}: {trained}", stacklevel=3)
         if model is not None:
-            return load_predictor(self.run, self.clients, model)
-        return self._own_predictor
+            return load_predictor(run, self.clients, model), run, trained
+        if run.folder not in self._predictors:
+            self._predictors[run.folder] = load_predictor(run, self.clients, self.comparison.model)
+        return self._predictors[run.folder], run, trained
 
     @cached_property
-    def _own_predictor(self) -> Predictor:
-        return load_predictor(self.run, self.clients, self.comparison.model)
+    def _predictors(self) -> dict[Path, Predictor]:
+        return {}
 
     @property
     def plot(self) -> MethodPlots:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
+from fedweave import data
 from fedweave.client.task import RowClassification
 from fedweave.comparison.central_control import add_control, check_units
 from fedweave.comparison.user_metrics import register_metric
@@ -95,7 +96,7 @@ def plan(
     model: Any = None,
     head: str | None = None,
     seeds: int | Sequence[int] = 3,
-    tune: int | Mapping[str, Any] = 0,
+    tune: int | Mapping[str, Any] | None = 0,
     metric: Any = None,
     evaluate: Mapping[str, Any] | None = None,
     central: bool = False,
@@ -121,7 +122,11 @@ def plan(
         "seeds": (used_seeds := as_seeds(seeds)),
         "tasks": {federation.name: task},
         **_run_blocks(federation, entries),
-        "tune": _tuning_block(tune, used_seeds, {method for method, _ in entries.values()}),
+        "tune": _tuning_block(
+            default_search(federation, train) if tune is None else tune,
+            used_seeds,
+            {method for method, _ in entries.values()},
+        ),
     }
     inputs = Inputs(federation.dataset, federation.partition, adapter)
     with relocate(_places(federation, entries, title)):
@@ -266,12 +271,24 @@ def _task_block(
     }
 
 
+def default_search(federation: Federation, train: Mapping[str, Any]) -> dict[str, Any]:
+    """The block `tune` of a call that names no search: of the learning rate, unless the user gave it.
+
+    There is none without validation rows, nor with several splits, where those of one are test rows of another.
+    """
+    has_rows = any(len(rows) for rows in federation.partition.val)
+    if "lr" in train or not has_rows or len(data.splits(federation.partition_block)) > 1:
+        return {"trials": 0}
+    return {"trials": search_spaces.RATE_COUNT, "share": 0.5, "sampler": search_spaces.RATES}
+
+
 def _tuning_block(tune: int | Mapping[str, Any], seeds: Sequence[int], methods: set[str]) -> dict[str, Any]:
     """The block `tune`; its default seed is not a seed of the comparison."""
     block: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
     unused_seed = next(seed for seed in range(1000, 2000 + len(seeds)) if seed not in seeds)
     spaces = as_mapping(block.get("spaces"), "tune.spaces", "{'ditto': {'lam': {'choices': [0.1, 1]}}}")
-    return {"seeds": [unused_seed], **block, "spaces": {**_default_spaces(methods), **spaces}}
+    declared = {} if block.get("sampler") == search_spaces.RATES else _default_spaces(methods)
+    return {"seeds": [unused_seed], **block, "spaces": {**declared, **spaces}}
 
 
 def _default_spaces(methods: set[str]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fedweave.errors import Diverged, format_count
 from fedweave.processes.forks import one_thread
 from fedweave.runs import repetition
 from fedweave.runs.selection import finite_mean
+from fedweave.study.search_spaces import RATES
 from fedweave.study.spec import StudySpec
 
 TIMED_ROUNDS = 2  # rounds behind an estimate; the first one also warms up
@@ -117,9 +118,8 @@ def estimate(prepared: repetition.PreparedRun, study: StudySpec) -> float:
     with one_thread():
         seconds = measure_rounds(prepared, prepared.run.seeds[0], TIMED_ROUNDS)
     waves = -(-len(study.seeds) // workers)
-    trials = study.tune.trials * study.tune.share * len(study.tune.seeds)
     last = seconds[-1] if seconds else float("nan")
-    return last * prepared.rounds * len(study.runs) * (waves + trials)
+    return last * prepared.rounds * len(study.runs) * (waves + study.tune.trained_share)
 
 
 def measure_rounds(prepared: repetition.PreparedRun, seed: int, count: int) -> list[float]:
@@ -153,6 +153,7 @@ def format_duration(seconds: float) -> str:
 def heading(study: StudySpec, seconds: float) -> str:
     """The line before a comparison runs."""
 
-    tuning = f", {format_count(study.tune.trials, 'trial')} each" if study.tune.trials else ""
+    noun = "learning rate" if study.tune.sampler == RATES else "trial"
+    tuning = f", {format_count(study.tune.trials, noun)} each" if study.tune.trials else ""
     methods, seeds = format_count(len(study.runs), "method"), format_count(len(study.seeds), "seed")
     return f"{methods} x {seeds}{tuning}: {format_duration(seconds)}"

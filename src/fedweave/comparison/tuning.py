@@ -13,6 +13,7 @@ from fedweave.comparison.plan import Plan
 from fedweave.errors import BadInput, format_count
 from fedweave.files.atomic import write_atomic
 from fedweave.processes import parallel
+from fedweave.search import rates
 from fedweave.study import search_spaces
 
 
@@ -23,12 +24,13 @@ def tune_runs(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dic
         show: gets how many trials have ended, and how many there are in all.
 
     Raises:
-        BadInput: Optuna is not installed.
+        BadInput: Optuna is needed and not installed.
     """
     study = plan.study
     if not study.tune.trials:
         return {key: {} for key in study.runs}
-    search, read_record = _import_search(study.tune.trials)
+    with_optuna = study.tune.sampler != search_spaces.RATES
+    search, read_record = _import_search(study.tune.trials) if with_optuna else (rates, rates.search_record)
     keys = [key for key in study.runs if search_spaces.entries(study, key)]
     inputs = tuple(plan.inputs)
 

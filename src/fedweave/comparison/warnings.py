@@ -12,6 +12,7 @@ from fedweave.graphs.quality import ALIKE, VARIATION, quality
 from fedweave.graphs.setting import is_control
 from fedweave.metrics import unit
 from fedweave.prediction.input_description import read_description
+from fedweave.report.answers import explain_under_training
 from fedweave.results import (
     RULE,
     format_score,
@@ -80,7 +81,10 @@ def _compare_with_controls(comparison: Origin) -> list[str]:
     is_local = board["run"].isin([run.name for run in comparison.study.runs if run.info["method"] == "local"])
     order = 1.0 if higher else -1.0
     local, others = (order * board[rows]["mean"].dropna() for rows in (is_local, ~is_local))
-    if len(local) and len(others) and local.max() >= others.max():
+    margin = comparison.study.margin(str(comparison.study.runs[0].info["metric"]))
+    if len(others) and (reason := explain_under_training(comparison.board, results.controls(comparison.study), margin)):
+        lines.append(f"under-trained: no statement about collaboration: {reason}")
+    elif len(local) and len(others) and local.max() >= others.max():
         lines.append("no method is above local training: collaboration does not pay here")
     return lines
 

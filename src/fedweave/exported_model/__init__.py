@@ -11,6 +11,7 @@ from .columns import (
     check_columns,
     encode_column,
     last_window,
+    level_codes,
     other_clients,
     unique_texts,
 )  # fmt: skip
@@ -23,6 +24,6 @@ from .values import EXACT, KINDS, as_labels, as_numbers, as_plain, as_text, as_t
 __all__ = [
     "ABOUT", "EXACT", "KINDS", "LOADER", "MAX_ROWS", "PROGRAM", "WEIGHTS", "WHITE", "InputError", "Model",
     "PyfuncModel", "_load_pyfunc", "as_images", "as_labels", "as_numbers", "as_plain", "as_table", "as_text",
-    "as_times", "check_client", "check_columns", "check_zones", "encode_column", "last_window", "load", "name_of",
-    "other_clients",     "probabilities", "scale_pixels", "type_names", "unique_texts",
+    "as_times", "check_client", "check_columns", "check_zones", "encode_column", "last_window", "level_codes", "load",
+    "name_of", "other_clients", "probabilities", "scale_pixels", "type_names", "unique_texts",
 ]  # fmt: skip

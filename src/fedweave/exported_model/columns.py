@@ -1,5 +1,6 @@
 """Columns of a table as numbers, and rows as inputs of a model."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: S
         return count_words(column, about.get("words") or (), int(about.get("buckets") or 0))
     if about["levels"]:
         codes = level_codes(column, about["levels"])[:, None]
+        if not codes.any() and column.notna().any():
+            value, known = column[column.notna()].iloc[0], ", ".join(map(repr, about["levels"][:3]))
+            line = f"table: column {about['name']!r} has no value that training had ({known}), such as {value!r}"
+            warnings.warn(f"{line}; all count as unknown", stacklevel=2)
         return (codes if about.get("coded") else codes == np.arange(1, len(about["levels"]) + 1)).astype(np.float32)
     median, mean, std = numbers
     values = as_numbers(column, about["name"])
@@ -52,6 +57,8 @@ def level_codes(column: "pd.Series[Any]", levels: Sequence[str]) -> np.ndarray:
     codes = {level: i + 1 for i, level in enumerate(levels)}
     if getattr(column.dtype, "kind", "") in "iuf":  # a missing value makes pandas read "1" as the number 1.0
         texts = [text if text in codes else text[:-2] if text.endswith(".0") else f"{text}.0" for text in texts]
+    if getattr(column.dtype, "kind", "") == "b" and not {*texts} & {*codes}:  # training had 0 and 1
+        texts = [str(int(text == "True")) for text in texts]
     return np.array([*(codes.get(text, 0) for text in texts), 0], dtype=np.int64)[positions]
 
 
@@ -66,7 +73,7 @@ def count_words(column: "pd.Series[Any]", vocabulary: Sequence[str], buckets: in
         counter = TfidfVectorizer(vocabulary=[*vocabulary], use_idf=False, dtype=np.float32)
     else:
         counter = HashingVectorizer(n_features=buckets, alternate_sign=False, dtype=np.float32)
-    texts = column.astype(object).where(column.notna(), "").map(str)
+    texts = column.astype(object).where(column.notna(), "").map(name_of)
     return np.asarray(counter.fit_transform(texts).toarray(), dtype=np.float32)
 
 

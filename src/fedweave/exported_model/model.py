@@ -11,7 +11,7 @@ import numpy as np
 from .columns import as_images, as_table, check_client, check_columns, encode_column, last_window
 from .errors import InputError
 from .pixels import refuse_files, scale_pixels
-from .values import as_labels
+from .values import as_labels, as_plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,14 +103,14 @@ class Model:
         """An array of rows, of the shape and the scale of the training's."""
         shape = self.about["shape"]
         try:
-            x = np.asarray(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
+            x = as_plain(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
             refuse_files(x, shape)
             pixels = self.about.get("pixels")  # folders of earlier versions do not state the scale
             is_image = x.dtype.kind in "biuf" and (x.ndim == 4 or pixels)
             x = x if is_image else x.astype(np.float64)
         except InputError:
             raise
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RuntimeError) as error:
             raise InputError(f"x: cannot be read as rows of numbers ({error})") from error
         if [*x.shape[1:]] != shape:
             raise InputError(f"x: shape {[*x.shape]}, but the model reads [M, {str(shape)[1:]}")

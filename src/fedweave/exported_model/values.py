@@ -22,7 +22,11 @@ ISO = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d[\d:.,]*(Z|[+-]\d\d(:?\d\d)?)?)?)?")
 # A time of day and a zone behind it: 17:00Z, T170000+0200, 17:00 UTC
 ZONE = re.compile(r"(?:\d:\d\d|T\d{4})[^+\-Z]*(?:Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)\s*$", re.IGNORECASE)
 # Dates as whole numbers: how many digits -> their format. Other numbers are counted from anywhere.
-NUMBER_DATES = {8: "%Y%m%d", 6: "%Y%m"}
+NUMBER_DATES = {8: "%Y%m%d", 6: "%Y%m", 10: "%Y%m%d%H", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
+TURNED_DATES = ("%d%m%Y", "%m%d%Y")  # of eight digits, whose order is not that of time
+CLOCK = r"\s*\d{1,2}:\d\d(:\d\d)?\s*([AaPp]\.?[Mm]\.?)?\s*"  # without a date
+SHORT_DATE = r"\s*\d\d-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(?!\d)"  # whose year may be the first number
+FIRST_YEAR = 1000  # of dates as texts: what is before it was no date
 YEARS = (1900, 2100)
 LONGEST = 60  # characters of a value in a message
 KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float"}  # of labels that are no texts, by the kind of their array
@@ -36,6 +40,7 @@ def as_plain(values: Any) -> np.ndarray:
     """
     if hasattr(values, "detach"):
         values = values.detach().cpu()
+        values = values.float() if str(values.dtype) == "torch.bfloat16" else values  # NumPy has no such type
     if isinstance(values, np.ma.MaskedArray):
         numbers = values.dtype.kind in "biuf"
         hidden = np.ma.getmaskarray(values).any()
@@ -137,7 +142,7 @@ def as_times(column: np.ndarray, where: str = "time", decided: bool = True) -> n
         column = numbers if np.isfinite(numbers).all() else column
     if column.dtype.kind in "biuf":
         _refuse_missing(column.dtype.kind == "f" and np.isnan(column), len(column), where)
-        dates = _number_dates(column)
+        dates = _number_dates(column, where)
         if dates is None:
             return column
         return dates.astype("datetime64[us]").astype(np.int64)
@@ -145,6 +150,7 @@ def as_times(column: np.ndarray, where: str = "time", decided: bool = True) -> n
     check_zones(values, where)
     day_first = _has_day_first(values, where, decided)
     texts = [value for value in values if isinstance(value, str)]
+    _refuse_unclear(texts, where)
     form = {"format": "ISO8601"} if texts and all(map(ISO.fullmatch, texts)) else {}
     try:
         times = pd.to_datetime(series, utc=True, dayfirst=day_first, **form)
@@ -154,6 +160,9 @@ def as_times(column: np.ndarray, where: str = "time", decided: bool = True) -> n
             f"{where}: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
         ) from error
     _refuse_missing(times.isna().to_numpy(), len(times), where)
+    if texts and (first := times.min()).year < FIRST_YEAR:
+        raise InputError(f"{where}: {_show(values[int(times.argmin())])} would be the year {first.year}; give numbers, "
+                         "with a point as the decimal mark, or such as 2024-05-31 17:00")  # fmt: skip
     return np.asarray(times.dt.as_unit("us").astype("int64").to_numpy())
 
 
@@ -164,8 +173,20 @@ def _refuse_missing(missing: Any, count: int, where: str) -> None:
         raise InputError(f"{where}: is missing in {rows}, first in row {int(flags.argmax())}; drop them first")
 
 
-def _number_dates(column: np.ndarray) -> Any:
-    """The dates that whole numbers are, all of them, such as 20240131 or 202401; else None."""
+def _refuse_unclear(texts: list[str], where: str) -> None:
+    """Refuse times of day without a date, and dates of which each may begin with its year of two digits."""
+    if clock := next((text for text in texts if re.fullmatch(CLOCK, text)), None):
+        raise InputError(f"{where}: {_show(clock)} has no date; write times such as 2024-05-31 17:00, or numbers")
+    if texts and all(re.match(SHORT_DATE, text) for text in texts):
+        raise InputError(f"{where}: {_show(texts[0])} may have the year first or last; write dates such as 2021-04-03")
+
+
+def _number_dates(column: np.ndarray, where: str) -> Any:
+    """The dates that whole numbers are, all of them, such as 20240131, 202401 or 2024013117; else None.
+
+    Raises:
+        InputError: they are dates that do not begin with the year, so that they are not in the order of time.
+    """
     import pandas as pd
 
     distinct, position = np.unique(column, return_inverse=True)
@@ -177,6 +198,15 @@ def _number_dates(column: np.ndarray) -> Any:
         dates = pd.to_datetime(pd.Series(distinct.astype(np.int64).astype(str)), format=form, errors="coerce")
         if dates.notna().all():
             return dates.to_numpy()[position]
+    if 1_01_1900 <= low and high <= 31_12_2100 and len(distinct) > 2 and not (distinct % 1).any():
+        digits = pd.Series([f"{int(number):08d}" for number in distinct])
+        years = digits.str[4:].astype(int)
+        are_years = years.between(*YEARS).all()
+        if are_years and any(pd.to_datetime(digits, format=f, errors="coerce").notna().all() for f in TURNED_DATES):
+            example = digits.iloc[-1]
+            raise InputError(
+                f"{where}: {example} seems to be a date that ends with its year; write dates such as 2024-01-31"
+            )
     return None
 
 

@@ -38,6 +38,8 @@ def as_column(values: Any, name: str, count: int) -> np.ndarray:
         column = column[:, 0]  # as Keras has labels
     if column.ndim > 1 and len(column) == count and column.size > count:
         several = "; several labels are for forecasts, with window and horizon" if name == "y" else ""
+        if name == "y" and column.dtype.kind in "biuf" and ((column == 0) | (column == 1)).all() and _are_one(column):
+            raise BadInput(f"y: shape {list(column.shape)} has a 1 for the class of each row; give y.argmax(1)")
         values = f"shape {list(column.shape)} has {column.size // count} values for each row"
         raise BadInput(f"{name}: {values}; give one, such as {name}[:, 0]{several}")
     if column.shape != (count,):
@@ -45,6 +47,11 @@ def as_column(values: Any, name: str, count: int) -> np.ndarray:
             f"{name}: shape {list(column.shape)}, but x has {format_count(count, 'row')}; give one value for each"
         )
     return column
+
+
+def _are_one(indicators: np.ndarray) -> bool:
+    """Whether each row [M, C] has a single 1."""
+    return indicators.ndim == 2 and bool((indicators.sum(1) == 1).all())
 
 
 def as_recordings(values: Any, count: int) -> np.ndarray:
@@ -115,17 +122,32 @@ def _as_one_type(column: np.ndarray) -> np.ndarray:
 
 
 def _check_exact(numbers: np.ndarray, name: str) -> None:
-    """Refuse names as fractions above 2^53: several whole numbers have become one."""
-    if numbers.dtype.kind == "f" and (large := np.abs(numbers) > exported_model.EXACT).any():
+    """Refuse names as fractions above 2^53, or 2^24 of float32: several whole numbers have become one."""
+    if numbers.dtype.kind != "f":
+        return
+    bits = min(np.finfo(numbers.dtype).nmant, 52) + 1
+    if (large := np.abs(numbers) > 2.0**bits).any():
+        kind = numbers.dtype if bits < 53 else "float"
         raise BadInput(
-            f"{name}: {numbers[large][0]:.17g} is a float above 2^53, which has lost its last digits; give names as "
-            "texts or whole numbers"
+            f"{name}: {numbers[large][0]:.17g} is a {kind} above 2^{bits}, which has lost its last digits; "
+            "give names as texts or whole numbers"
         )
+
+
+def _entries(values: Any) -> Any:
+    """One entry per row as a list of Python objects: dates as such, and not their nanoseconds."""
+    if getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:
+        values = values[:, 0]
+    if getattr(getattr(values, "dtype", None), "kind", "") in "mM" and isinstance(values, np.ndarray):
+        import pandas as pd
+
+        return pd.Series(values).tolist()
+    return values.tolist() if hasattr(values, "tolist") else [*values] if isinstance(values, Iterable) else values
 
 
 def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Position of each row's client [M], and the clients' names in their own order."""
-    ids = client.tolist() if hasattr(client, "tolist") else [*client] if isinstance(client, Iterable) else client
+    ids = _entries(client)
     if not isinstance(ids, list) or not all(isinstance(one, Hashable) for one in ids):
         raise BadInput(f"client: {format_value(client)} is not a list of names; give the name of a client for each row")
     if len(ids) != count:
@@ -135,6 +157,8 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     distinct = list(dict.fromkeys(ids))
     if any(map(_is_missing, distinct)):
         raise BadInput("client: is missing in some rows; drop them first")
+    if isinstance(client, np.ndarray):
+        _check_exact(client, "client")
     _check_exact(np.array([one for one in distinct if isinstance(one, float)]), "client")
     with suppress(TypeError):  # ids of several types keep the order in which they come
         distinct.sort()
@@ -185,7 +209,7 @@ def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[s
     if isinstance(values, Mapping):
         name_of = {as_name(key): as_name(value) for key, value in values.items()}
     else:
-        column = as_column(values, option, len(owner)).tolist()
+        column = _entries(as_column(values, option, len(owner)))
         pairs = {(names[i], as_name(value)) for i, value in zip(owner, column, strict=True)}
         name_of = dict(pairs)
         if len(pairs) > len(name_of):

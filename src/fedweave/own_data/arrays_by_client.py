@@ -8,13 +8,13 @@ import numpy as np
 
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data.argument_checks import as_array, as_plain, concatenate
-from fedweave.own_data.row_options import RowOptions
+from fedweave.own_data.row_options import DataOptions
 
 BY_ROW = ("split", "time", "recording")  # options that may be {client: one entry per row}, too
 Rows = Mapping[Hashable, Any]
 
 
-def join_clients(x: Any, y: Any, client: Any, options: RowOptions) -> tuple[Any, Any, Any, RowOptions]:
+def join_clients(x: Any, y: Any, client: Any, options: DataOptions) -> tuple[Any, Any, Any, DataOptions]:
     """(x, y, client, options) with one entry per row; x and y may be {client: rows} if `client` is None.
 
     Raises:

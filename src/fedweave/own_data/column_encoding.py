@@ -18,6 +18,9 @@ HASHED = 256  # default number of values of a text column
 WITHOUT = "leave it out of features, or name it in exclude=['{}'] (--exclude)"
 MAX_EMBEDDED_LEVELS = 100_000  # most values of a category that is embedded: each client's model has a vector for each
 Numbers = tuple[float, float, float]
+# What pandas calls columns of objects: databases write decimals, and a table that was turned has objects alone.
+NUMBERS = ("decimal", "integer", "floating", "mixed-integer-float")
+TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "period")
 
 
 class Text(str):
@@ -227,13 +230,14 @@ def _fit_column(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: 
     missing = int(column.isna().sum())
     if missing == len(column):
         raise BadInput(f"table: column {name!r} has no value in any training row; {WITHOUT.format(name)}")
-    if types.is_datetime64_any_dtype(column) or types.is_timedelta64_dtype(column):
+    inferred = types.infer_dtype(column, skipna=True)
+    if types.is_datetime64_any_dtype(column) or types.is_timedelta64_dtype(column) or inferred in TIMES:
         raise BadInput(
             f"table: column {name!r} is a time; make numbers of it (such as the hour), or {WITHOUT.format(name)}"
         )
     if types.is_complex_dtype(column):
         raise BadInput(f"table: column {name!r} holds {KINDS['c']}; {COMPLEX_ADVICE}")
-    if types.is_numeric_dtype(column) or types.infer_dtype(column) == "decimal":  # databases write decimals
+    if types.is_numeric_dtype(column) or inferred in NUMBERS:
         return _fit_number(exported_model.as_numbers(column, name), name, client, pooled)
     return _fit_category(column, name, missing, embed)
 

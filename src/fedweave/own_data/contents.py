@@ -58,7 +58,7 @@ def describe(values: Any, role: str) -> str:
         content = f"{type_name}, {len({*map(exported_model.name_of, present.tolist())})} different"
     first = present[:1].tolist()[0]
     example = f"{first:.6g}" if isinstance(first, float) else format_value(first)
-    if not isinstance(first, str | int | float):
+    if array.dtype.kind in "mM" or not isinstance(first, str | int | float):
         example = str(present[0]).removesuffix(".000000").replace("T", " ")
     return f"{role}, {content}, such as {example}" + (f", {missing.sum()} missing" if missing.any() else "")
 

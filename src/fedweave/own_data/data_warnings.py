@@ -26,10 +26,15 @@ MAX_ERROR = 0.01  # a column whose predictions have a smaller share of errors re
 CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
-THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' ]\d{3})+(\.\d+)?"  # a number with thousands separators
+THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?"  # a number with thousands separators
+SIGNS = "[%$\u20ac\u00a3\u00a5()\u2212]"  # beside a number: its unit, brackets or a printed minus
+DATE = r"\d{4}-\d\d-\d\d([ T].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?"
 MAX_CODES = 10  # up to so many different numbers may be codes of categories
 MARKS = (-9, -99, -999, -9999, -99999, -32768, 999, 9999, 99999, 999999)  # in place of missing numbers
 LEAST_MARKS = 3  # fewer may be an outlier
+ID_NAME = r"(^|_|\b)(id|key|index|row|nr|no|num(ber)?|code)(_|\b|$)|(?-i:Id$|ID$)"  # of columns with names of rows
+LEAST_DATES = 3  # different dates of a column; two may be names of two visits
+MOST_UNSEEN = 0.2  # share of test rows
 MANY_CLASSES = 20  # more whole numbers as labels may be amounts
 DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
 
@@ -119,8 +124,10 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
                 f"column {column.name!r} has no name in its file, as the index that pandas writes beside the columns; "
                 "leave it out with exclude=, or write the file with index=False"
             )
+        elif not column.levels and not column.is_text and len(table) >= MIN_ROWS:
+            lines.append(_row_numbers(table[column.name]))
         if column.levels and rows >= MIN_ROWS:
-            line = _texts_among_numbers(table[column.name], len(column.levels))
+            line = _texts_among_numbers(table[column.name], len(column.levels)) or _dates_as_texts(column)
             if not line and len(column.levels) > rows / 2:
                 line = (
                     f"column {column.name!r} has {len(column.levels)} different values in {rows} training rows, so "
@@ -128,6 +135,18 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
                 )
             lines.append(line)
     return tuple(filter(None, lines))
+
+
+def _row_numbers(column: "pd.Series[Any]") -> str:
+    """A line if a column of numbers counts the rows, or has a name of each."""
+    numbers = exported_model.as_numbers(column, str(column.name))
+    if not np.isfinite(numbers).all() or (numbers % 1).any() or len(np.unique(numbers)) < len(numbers):
+        return ""
+    counts_rows = np.ptp(numbers) == len(numbers) - 1
+    if not counts_rows and not re.search(ID_NAME, str(column.name), re.IGNORECASE):
+        return ""
+    what = "counts the rows" if counts_rows else "has another whole number in every row, as a name has"
+    return f"column {column.name!r} {what}, and models see it as a feature; if it says no more, exclude={[column.name]}"
 
 
 def find_infinite(table: "pd.DataFrame", columns: Iterable["Column"]) -> tuple[str, ...]:
@@ -188,18 +207,50 @@ def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
     grouped = texts.str.fullmatch(THOUSANDS).to_numpy()
     if (with_comma & ~grouped).any():  # then "1,090" is 1.09 and not 1090
         grouped = grouped & ~with_comma
-    numeric, sizes = numbers | with_comma | grouped, counts.to_numpy()
+    plain = texts.str.replace(SIGNS, "", regex=True).str.strip()
+    signed = ~(numbers | with_comma | grouped) & texts.str.contains(SIGNS).to_numpy()
+    signed &= (pd.to_numeric(plain, errors="coerce").notna() | plain.str.fullmatch(THOUSANDS)).to_numpy()
+    numeric, sizes = numbers | with_comma | grouped | signed, counts.to_numpy()
     share = sizes[numeric].sum() / max(sizes.sum(), 1)
-    if numbers.all() or share <= MIN_NUMBER_SHARE or numeric.sum() <= MAX_CODES:
+    if numbers.all() or share <= MIN_NUMBER_SHARE or (numeric.sum() <= MAX_CODES and not grouped.any()):
         return ""
     first, others = int((~numbers).argmax()), int((~numbers).sum()) - 1  # the most frequent text, and the rest
     more = f" and {format_count(others, 'other text')}" if others else ""
     point = "write a point in place of the comma" if with_comma[first] else "make these empty"
     advice = "leave out the thousands separators" if grouped[first] else point
+    advice = "write numbers alone, with the minus of the keyboard" if signed[first] else advice
     return (
         f"column {column.name!r}: {int(100 * share)} % of its values are numbers, and it is read as {levels} "
         f"categories because of {texts[first]!r} ({format_count(sizes[first], 'row')}){more}; {advice}"
     )
+
+
+def _dates_as_texts(column: "Column") -> str:
+    """A line if a category has dates as texts, of which later rows have none that training had."""
+    if len(column.levels) < LEAST_DATES or not all(re.fullmatch(DATE, level) for level in column.levels):
+        return ""
+    return (
+        f"column {column.name!r} holds dates, such as {column.levels[0]!r}, and is read as {len(column.levels)} "
+        "categories; make numbers of it, such as the month, or leave it out with exclude="
+    )
+
+
+def find_unseen(
+    table: "pd.DataFrame", columns: Iterable["Column"], rows: Mapping[str, Sequence[np.ndarray]]
+) -> tuple[str, ...]:
+    """A line for each category whose values in many test rows are none of those in training rows."""
+    test, lines = np.concatenate(rows["test"]), []
+    for column in columns:
+        if not column.levels or not len(test):
+            continue
+        values = table[column.name].iloc[test]
+        unseen = (exported_model.level_codes(values, column.levels) == 0) & values.notna().to_numpy()
+        if unseen.mean() > MOST_UNSEEN:
+            lines.append(
+                f"column {column.name!r}: {100 * unseen.mean():.0f} % of test rows have a value that no training row "
+                f"has, such as {str(values[unseen].iloc[0])!r}, of which no model can know anything"
+            )
+    return tuple(lines)
 
 
 def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:

@@ -56,7 +56,9 @@ def as_features(x: Any, name: str, scaled: bool = True) -> tuple[np.ndarray, tup
 
 def check_features(x: Any, name: str) -> np.ndarray:
     """Finite numbers, float64 or of images uint8, of the shapes of `as_features`."""
-    values = as_array(x, "x", "give each row the same number of values")
+    values = _numbers_of_objects(as_array(x, "x", "give each row the same number of values"))
+    if hasattr(x, "toarray") or (values.ndim == 0 and hasattr(values.item(), "toarray")):
+        raise BadInput("x: is a sparse matrix; give x.toarray()")
     if values.dtype.kind not in "biuf" or values.ndim not in (2, 3, 4) or not values.size:
         raise BadInput(
             f"x: shape {list(values.shape)}; give vectors [M, F], windows [M, T, C] or images [M, C, H, W] of numbers"
@@ -75,6 +77,12 @@ def check_features(x: Any, name: str) -> np.ndarray:
         values = values.astype(np.float64)
     check_finite(values, f"x of {name}", "drop these rows, or fill them in")
     return values
+
+
+def _numbers_of_objects(values: np.ndarray) -> np.ndarray:
+    """An array of numbers and truth values as objects, as a table of several types gives it, as float64."""
+    are_numbers = values.dtype == object and all(isinstance(one, int | float | np.number) for one in values.flat)
+    return values.astype(np.float64) if are_numbers and values.size else values
 
 
 def is_image(shape: tuple[int, ...]) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -17,7 +17,8 @@ from fedweave.own_data import contents, features, image_files, rows, user_files
 from fedweave.own_data import graphs as subgraphs
 from fedweave.own_data.argument_checks import check_path, check_text
 from fedweave.own_data.column_encoding import Preprocessing, Text
-from fedweave.own_data.row_options import TABLE_OPTIONS, RowOptions, check_names, row_options
+from fedweave.own_data.options import TABLE_OPTIONS, RowKeywords, TableKeywords, with_options
+from fedweave.own_data.row_options import check_names, row_options
 from fedweave.study import plugins
 
 if TYPE_CHECKING:
@@ -58,42 +59,19 @@ class Federation:
     content: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
+    @with_options(RowKeywords)
     def from_arrays(
-        cls, x: Any, y: Any, *, client: Sequence[Hashable] | None = None, split: Any = None,
-        shares: Mapping[str, float] | None = None, time: Any = None, gap: int = 0, recording: Any = None,
-        group: Any = None, relation: Any = None, val: float | None = None, normalize: Any = None,
-        target: str | None = None, window: int | None = None, horizon: int | None = None, stride: int = 1,
-        name: str = "own-data", seed: int = 0, unit: Any = None,
-    ) -> "Federation":  # fmt: skip
+        cls, x: Any, y: Any, *, client: Sequence[Hashable] | None = None, **options: Unpack[RowKeywords]
+    ) -> "Federation":
         """A federation from arrays with one entry per row, or with those of each client: {client: rows}.
 
         Args:
-            x: vectors [M, F], windows of series [M, T, C], images [M, C, H, W], or a list of texts.
-            y: the class of each row, a number or a name, or a number to predict; see `target`.
+            x: vectors [M, F], windows of series [M, T, C], images [M, C, H, W], or a list of texts. Where rows are time
+                steps (`window`, `horizon`), further channels [M, C], or None.
+            y: the class of each row, a number or a name, or a number to predict; see `target`. Of time steps the value
+                of each [M], or of several series [M, V].
             client: who owns each row; any hashable value, which is also the client's name. None: x and y (and split,
                 time, recording) are {client: rows}.
-            target: "classes" or "numbers". Default: classes, and numbers where one has a fraction.
-            window, horizon: where rows are time steps: known steps and steps to forecast. y has then the value of each
-                step [M], or of several series [M, V]; x has further channels [M, C], or is None.
-            stride: steps between two windows.
-            split: "train", "val" or "test" for each row; {"train": rows, ...}; shares {"train": 0.6, ...}; or a rule:
-                "random", "stratified" (with the mix of classes), "chronological" (a client's first rows train, its last
-                ones test) or "grouped" (whole recordings). Default: chronological where `time` is given, grouped where
-                `recording` is, else stratified.
-            shares: of a rule; default .6/.2/.2.
-            time: of each row: numbers, dates or texts such as 2024-05-31 17:00.
-            gap: rows between two parts in the order of time that are in none.
-            recording: of each row, such as a session: its rows stay in one part, or it is cut by `time` on its own.
-            group: of each row, or {client: group}; for tables and figures alone.
-            relation: a given graph of the clients, as pairs of names, a table of two columns, or its file.
-            val: share of the training rows that validates, where `split` and `shares` give no validation rows.
-            normalize: "none", "standard" (by channel or column, from all training rows), "standard_client" (from
-                those of the client) or "unit". Default: bytes in the shape of images are divided by 255, other arrays
-                are "standard". Of tables for forecasts only.
-            name: of the data in tables.
-            seed: of a drawn split.
-            unit: of each row, or {client: unit}: the person, hospital or household behind a client. Tests and intervals
-                take the clients of one unit as one.
 
         Raises:
             BadInput: lengths that differ, values that are not finite, parts that overlap or are empty, or labels of
@@ -104,18 +82,13 @@ class Federation:
         >>> Federation.from_arrays(x, y, client=["Ann", "Bob", "Cy"] * 10)
         Federation 'own-data': 3 clients, 30 rows of 2 values, 2 classes
         """
-        options = RowOptions(
-            split, shares, time, gap, recording, group, relation, val, normalize, target, window, horizon, stride, name,
-            seed, unit,
-        )  # fmt: skip
-        return cls(**rows.fields_from_arrays(x, y, client, options))
+        return cls(**rows.fields_from_arrays(x, y, client, row_options(options)))
 
     @classmethod
+    @with_options(TableKeywords)
     def from_pandas(
-        cls, table: "pd.DataFrame", *, client: str, label: str | Sequence[str], features: Sequence[str] | None = None,
-        embed: bool | None = None, preprocess: Literal["pooled", "client"] = "pooled",
-        text: Sequence[str] | Mapping[str, int | Sequence[str]] = (), exclude: Sequence[str] = (), **options: Any,
-    ) -> "Federation":  # fmt: skip
+        cls, table: "pd.DataFrame", *, client: str, label: str | Sequence[str], **options: Unpack[TableKeywords]
+    ) -> "Federation":
         """A federation from a table.
 
         Numbers are standardised by training rows, and a missing one becomes their median. A category has one column
@@ -125,11 +98,6 @@ class Federation:
         Args:
             table: one row per example; for forecasts (`window`, `horizon`) one per time step.
             client, label: names of columns. Forecasts may have several labels, one a series.
-            features, exclude: names of columns; default: all others but those of `exclude`, and none for forecasts.
-            embed: whether categories are embedded, as the model "mlp" can; default: those of more than 100 values.
-            preprocess: "pooled": the training rows of all clients scale a column. "client": the client's own scale it.
-            text: columns whose words are counted in 256 hashes, or {column: number of hashes, or words}.
-            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns.
 
         Raises:
             BadInput: a column that is not there or cannot be a feature, and as `from_arrays`.
@@ -139,25 +107,29 @@ class Federation:
         >>> Federation.from_pandas(table, client="shop", label="late")
         Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
         """
-        table_options = rows.TableOptions(features, embed, preprocess, text, exclude)
-        return cls(**rows.fields_from_table(table, client, label, table_options, row_options(options, TABLE_OPTIONS)))
+        return cls(**rows.fields_from_table(table, client, label, row_options(options, TABLE_OPTIONS)))
 
     @classmethod
-    def from_file(cls, path: Path | str, *, client: str, label: str | Sequence[str], **options: Any) -> "Federation":
+    @with_options(TableKeywords, name="the name of the file")
+    def from_file(
+        cls, path: Path | str, *, client: str, label: str | Sequence[str], encoding: str = "",
+        **options: Unpack[TableKeywords],
+    ) -> "Federation":  # fmt: skip
         """A federation from a CSV, TSV or Parquet file, a folder of them, or from the arrays of an NPZ file.
 
         Args:
             path: its name is the default for `name`. In a folder, a file without the column `client` is one client.
             client, label: names of columns, or of arrays with one entry per row.
-            options: of a table those of `from_pandas`, and `encoding` of a CSV or TSV file (default: UTF-8). Of arrays
-                those of `from_arrays`; `features` ("x"), split, time, recording, group and unit may be names of arrays.
+            encoding: of a CSV or TSV file; default: UTF-8.
+            options: of a table those of `from_pandas`. Of arrays those of `from_arrays`; `features` ("x"), split, time,
+                recording, group and unit may be names of arrays.
 
         Raises:
             BadInput: a file that cannot be read, and as `from_pandas` and `from_arrays`.
         """
         check_path(path, "path")
-        arguments = {"name": Path(path).name.split(".")[0] or "own-data", **options}
-        encoding = user_files.check_encoding(Path(path), arguments.pop("encoding", ""))
+        arguments: dict[str, Any] = {"name": Path(path).name.split(".")[0] or "own-data", **options}
+        encoding = user_files.check_encoding(Path(path), encoding)
         check_names(arguments, TABLE_OPTIONS)
         if Path(path).suffix.lower() == user_files.ARRAYS:
             return cls(**rows.fields_from_named_arrays(user_files.read_arrays(path), client, label, arguments))
@@ -166,9 +138,10 @@ class Federation:
             return cls.from_pandas(table, client=client, label=label, **arguments)
 
     @classmethod
+    @with_options(RowKeywords)
     def from_images(
         cls, folder: Path | str, table: Any = None, *, file: str = "file", client: str = "client",
-        label: str = "label", size: tuple[int, int] | None = None, **options: Any,
+        label: str = "label", size: tuple[int, int] | None = None, **options: Unpack[RowKeywords],
     ) -> "Federation":  # fmt: skip
         """A federation from image files.
 
@@ -191,9 +164,10 @@ class Federation:
         return cls(**rows.fields_from_images(files, file, client, label, Path(folder), size, row_options(options)))
 
     @classmethod
+    @with_options(TableKeywords)
     def from_huggingface(
         cls, dataset: Any, *, client: str, label: str, image: str | None = None,
-        size: tuple[int, int] | None = None, **options: Any,
+        size: tuple[int, int] | None = None, **options: Unpack[TableKeywords],
     ) -> "Federation":  # fmt: skip
         """A federation from a data set of Hugging Face, or anything that has `to_pandas`.
 
@@ -209,15 +183,16 @@ class Federation:
         """
         table = image_files.as_table(dataset)
         if isinstance(dataset, Mapping) and "split" in table:
-            options = {"split": "split", **options}
+            options.setdefault("split", "split")
         if image is None:
             return cls.from_pandas(table, client=client, label=label, **options)
         return cls(**rows.fields_from_images(table, image, client, label, Path(), size, row_options(options)))
 
     @classmethod
+    @with_options(RowKeywords, name="own-graphs")
     def from_graphs(
         cls, graphs: Any, edges: Any = None, *, node: str = "node", client: str = "client", label: str = "label",
-        features: Sequence[str] | None = None, exclude: Sequence[str] = (), **options: Any,
+        features: Sequence[str] | None = None, exclude: Sequence[str] = (), **options: Unpack[RowKeywords],
     ) -> "Federation":  # fmt: skip
         """A federation from one graph per client.
 

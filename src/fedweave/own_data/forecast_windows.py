@@ -13,7 +13,7 @@ from fedweave.own_data import arrays, data_warnings
 from fedweave.own_data.argument_checks import as_array, as_plain, check_size
 from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.precision import as_stored, refuse_lost
-from fedweave.own_data.row_options import RowOptions, federation_fields
+from fedweave.own_data.row_options import DataOptions, federation_fields
 from fedweave.own_data.splits import split_rows
 
 GAP = 1.5  # times the usual step between two rows: where one row is missing, they are two steps apart
@@ -38,7 +38,7 @@ class Windows(NamedTuple):
     dropped: int
 
 
-def fields_from_steps(values: Any, others: Any, client: Any, options: RowOptions) -> dict[str, Any]:
+def fields_from_steps(values: Any, others: Any, client: Any, options: DataOptions) -> dict[str, Any]:
     """The fields of a federation from rows that are time steps.
 
     Args:
@@ -116,7 +116,7 @@ def as_channels(values: Any, name: str) -> np.ndarray:
     return steps
 
 
-def _check_options(options: RowOptions) -> int:
+def _check_options(options: DataOptions) -> int:
     """The horizon; options that do not fit each other are refused."""
     for name in ("window", "horizon", "stride"):
         value = getattr(options, name)
@@ -153,7 +153,7 @@ def _cut_windows(
     time: np.ndarray,
     names: Sequence[str],
     owner: np.ndarray,
-    options: RowOptions,
+    options: DataOptions,
 ) -> Windows:
     """Windows of every series in the order of time."""
     window, horizon, stride = options.window or 1, options.horizon or 1, options.stride
@@ -198,7 +198,7 @@ def _find_gaps(
     time: np.ndarray,
     owner: np.ndarray,
     names: Sequence[str],
-    options: RowOptions,
+    options: DataOptions,
 ) -> tuple[str, ...]:
     """A line if windows cross gaps: two rows in sequence that are further apart than `GAP` times the usual step.
 
@@ -235,7 +235,7 @@ def _split_windows(
     recording: np.ndarray | None,
     names: tuple[str, ...],
     horizon: int,
-    options: RowOptions,
+    options: DataOptions,
 ) -> dict[str, tuple[np.ndarray, ...]]:
     """Chronological parts of each client's windows, of which no two forecast the same step."""
     least = -(-horizon // options.stride) - 1
@@ -253,5 +253,5 @@ def _split_windows(
     return split_rows(owner_of_window, owner_of_window, names, settings)
 
 
-def _shares(options: RowOptions) -> Any:
+def _shares(options: DataOptions) -> Any:
     return options.split if isinstance(options.split, Mapping) else options.shares

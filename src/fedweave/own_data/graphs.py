@@ -12,17 +12,17 @@ from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data import arrays, data_warnings
-from fedweave.own_data.argument_checks import concatenate, is_missing
+from fedweave.own_data.argument_checks import check_missing, concatenate, is_missing
 from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import column_values, feature_columns, named_columns, read_named
 from fedweave.own_data.contents import describe_columns
-from fedweave.own_data.row_options import RowOptions, are_shares, arrange, client_fields, partition_fields
+from fedweave.own_data.row_options import DataOptions, are_shares, arrange, client_fields, partition_fields
 from fedweave.own_data.splits import labels_from_rows
 from fedweave.own_data.user_files import NOTES, read_pairs
 
 
-def fields_from_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
+def fields_from_graphs(graphs: Any, options: DataOptions) -> dict[str, Any]:
     """The fields of a federation of one graph (x, edges, y) per client."""
     graph_of = arrays.as_graphs(graphs)
     parts = [*graph_of.values()]
@@ -39,7 +39,7 @@ def fields_from_graphs(graphs: Any, options: RowOptions) -> dict[str, Any]:
 
 
 def _arrange_nodes(
-    y: Any, owner: np.ndarray, names: tuple[str, ...], options: RowOptions
+    y: Any, owner: np.ndarray, names: tuple[str, ...], options: DataOptions
 ) -> tuple[Arrangement, tuple[str, ...]]:
     """Classes and parts of nodes, and warnings. Nodes without a label or a part have neither, but stay in the graph."""
     labels, split = arrays.as_column(y, "y", len(owner)), options.split
@@ -77,6 +77,8 @@ def _arrange_nodes(
 def _find_unlabelled(labels: np.ndarray, missing: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The labels, whole numbers beside missing ones as such, and which of them are -1 beside classes 0, 1, ..."""
     given = np.array(labels[~missing].tolist())
+    if {"-1", "0", "1"} <= {*map(str, given)} and given.dtype.kind == "U":
+        return labels, np.asarray(labels == "-1") & ~missing
     if given.dtype.kind not in "iuf" or (given.dtype.kind == "f" and (given != given.round()).any()):
         return labels, np.zeros(len(labels), dtype=bool)
     whole = np.zeros(len(labels), dtype=np.int64)
@@ -111,7 +113,7 @@ def fields_from_tables(
     client: str,
     label: str,
     features: Sequence[str] | None,
-    options: RowOptions,
+    options: DataOptions,
     exclude: Sequence[str] = (),
     preprocessing: Preprocessing | None = None,
 ) -> dict[str, Any]:
@@ -158,6 +160,7 @@ def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
     Raises:
         BadInput: two nodes have one name, or an edge has a node that is not there.
     """
+    check_missing(ids, "nodes")
     names = [exported_model.name_of(one) for one in ids]
     position = {name: i for i, name in enumerate(names)}
     if len(position) < len(names):
@@ -171,12 +174,14 @@ def _fields(
     x: np.ndarray,
     edges: np.ndarray,
     arrangement: Arrangement,
-    options: RowOptions,
+    options: DataOptions,
     notes: tuple[str, ...],
     columns: tuple[Any, ...] = (),
 ) -> dict[str, Any]:
     """Fields of a federation from nodes [V, F] in any order and edges [2, E] within clients, in both directions."""
     owner, count = arrangement.owner, len(arrangement.names)
+    if options.min_rows:
+        raise BadInput("min_rows: does not fit graphs, whose edges would be cut; leave out the nodes of small clients")
     if arrangement.labels is None:
         raise BadInput("y: nodes have classes; give whole numbers or names, or target='classes'")
     nodes = tuple(np.flatnonzero(owner == i) for i in range(count))

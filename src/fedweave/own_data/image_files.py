@@ -216,9 +216,9 @@ def as_table(dataset: Any) -> "pd.DataFrame":
 
 
 def _replace_class_numbers(table: "pd.DataFrame", features: Mapping[str, Any]) -> "pd.DataFrame":
-    """`table` with names in place of the numbers of classes."""
+    """`table` with names in place of the numbers of classes; -1 is a missing label."""
     for column, feature in features.items():
         names: Sequence[str] | None = getattr(feature, "names", None)
-        if names and column in table and table[column].dtype.kind in "iu" and table[column].min() >= 0:
-            table = table.assign(**{column: np.array(names, dtype=object)[table[column].to_numpy()]})
+        if names and column in table and table[column].dtype.kind in "iu" and table[column].min() >= -1:
+            table = table.assign(**{column: np.array([*names, None], dtype=object)[table[column].to_numpy()]})
     return table

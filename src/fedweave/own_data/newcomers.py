@@ -13,7 +13,7 @@ from fedweave.errors import BadInput
 from fedweave.own_data import arrays, features, graphs, rows
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.own_data.federation import Federation
-from fedweave.own_data.row_options import RowOptions, follow_rule, row_options
+from fedweave.own_data.row_options import DataOptions, follow_rule, row_options
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _units(federation: Federation, newcomers: Federation) -> tuple[str, ...]:
     return old + new
 
 
-def _options(federation: Federation, newcomer_data: NewcomerData) -> RowOptions:
+def _options(federation: Federation, newcomer_data: NewcomerData) -> DataOptions:
     """How the newcomers' rows are read and split; they need not have every class."""
     options = replace(row_options(newcomer_data.options), name=federation.name, least_classes=1)
     return follow_rule(options, str(federation.rules.get("split", "")))
@@ -124,8 +124,8 @@ def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federatio
     if preprocessing is None and not (channels and hasattr(raw, "columns")):
         return Federation(**rows.fields_from_arrays(raw, label, client, options))
     names = [column["name"] for column in federation.dataset.columns if column.get("role", "value") == "value"]
-    columns = rows.TableOptions(names if preprocessing is not None else names[len(channels) :])
-    return Federation(**rows.fields_from_table(raw, client, label, columns, options, preprocessing))
+    options = replace(options, features=names if preprocessing is not None else names[len(channels) :])
+    return Federation(**rows.fields_from_table(raw, client, label, options, preprocessing))
 
 
 def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:

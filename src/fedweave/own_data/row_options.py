@@ -1,47 +1,59 @@
 """Options of all federations of one's own data, and rows with their clients, targets and parts."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import scale_by_own_rows
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_count, format_value
 from fedweave.own_data import arrays, data_warnings
-from fedweave.own_data.argument_checks import as_python, check_seed, check_text
+from fedweave.own_data.argument_checks import as_names, as_python, check_flag, check_seed, check_text
 from fedweave.own_data.arrangement import Arrangement
-from fedweave.own_data.splits import RULES, SplitOptions, split_rows
+from fedweave.own_data.column_encoding import HASHED
+from fedweave.own_data.options import ROW_OPTIONS, DataFields
+from fedweave.own_data.splits import MOST_SHOWN, RULES, SplitOptions, split_rows
 from fedweave.own_data.targets import as_targets, check_classes
 from fedweave.own_data.user_files import read_pairs
 
 
 @dataclass(frozen=True)
-class RowOptions:
-    """Options of `Federation.from_arrays`, where they are described."""
+class DataOptions(DataFields):
+    """The options of a call, and how many classes there must be: newcomers may have one, as training had others."""
 
-    split: Any = None
-    shares: Mapping[str, float] | None = None
-    time: Any = None
-    gap: int = 0
-    recording: Any = None
-    group: Any = None
-    relation: Any = None
-    val: float | None = None
-    normalize: Any = None
-    target: str | None = None
-    window: int | None = None
-    horizon: int | None = None
-    stride: int = 1
-    name: str = "own-data"
-    seed: int = 0
-    unit: Any = None
-    least_classes: int = 2  # newcomers may have one, as training had others
+    least_classes: int = 2
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
         check_text(self.name, "name", "own-data")
-        for name in ("gap", "window", "horizon", "stride"):
+        if self.embed is not None:
+            check_flag(self.embed, "embed")
+        for name in ("gap", "window", "horizon", "stride", "min_rows"):
             object.__setattr__(self, name, as_python(getattr(self, name)))
+        if type(self.min_rows) is not int or self.min_rows < 0:
+            raise BadInput(f"min_rows: {format_value(self.min_rows)} must be a number of rows, 0 or more")
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the rows of all clients scale a column.
+
+        Raises:
+            BadInput: another word.
+        """
+        return choose(self.preprocess, ("pooled", "client"), "preprocess") == "pooled"
+
+    def words(self, features: Sequence[str]) -> Mapping[str, int | Sequence[str]]:
+        """Column of texts -> its words, or how many hashes.
+
+        Raises:
+            BadInput: a column that is not a feature.
+        """
+        texts = self.text if isinstance(self.text, Mapping) else dict.fromkeys(as_names(self.text, "text", 0), HASHED)
+        for name in texts:
+            choose(name, features, "text")
+        return dict(texts)
 
     @property
     def is_forecast(self) -> bool:
@@ -62,9 +74,7 @@ class RowOptions:
         return SplitOptions(self.split, self.shares, time, self.gap, recording, self.val, self.seed)
 
 
-TABLE_OPTIONS = ("features", "exclude", "embed", "preprocess", "text")
 NEEDED = {"chronological": "time", "grouped": "recording"}  # rule of a split -> what it needs of each row
-INTERNAL = ("least_classes",)  # options that users do not give
 
 
 def check_names(names: Iterable[str], others: Iterable[str] = ()) -> None:
@@ -73,22 +83,21 @@ def check_names(names: Iterable[str], others: Iterable[str] = ()) -> None:
     Raises:
         BadInput: with the nearest name.
     """
-    known = [field.name for field in fields(RowOptions) if field.name not in INTERNAL]
     for name in names:
-        choose(name, [*known, *others], "options")
+        choose(name, [*ROW_OPTIONS, *others], "options")
 
 
-def row_options(options: Mapping[str, Any], others: Iterable[str] = ()) -> RowOptions:
+def row_options(options: Mapping[str, Any], others: Iterable[str] = ()) -> DataOptions:
     """The options of rows that a call got; `others` are names of further options of the call.
 
     Raises:
         BadInput: an unknown name.
     """
     check_names(options, others)
-    return RowOptions(**options)
+    return DataOptions(**options)
 
 
-def follow_rule(options: RowOptions, rule: str) -> RowOptions:
+def follow_rule(options: DataOptions, rule: str) -> DataOptions:
     """The options of newcomers' rows with the rule by which the rows of training were split, unless they name another.
 
     Raises:
@@ -111,7 +120,44 @@ def are_shares(split: Any) -> bool:
     return isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values())
 
 
-def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[str, ...] = ()) -> Arrangement:
+def find_large_clients(client: Any, count: int, options: DataOptions) -> tuple[np.ndarray, DataOptions, str]:
+    """Which rows are of clients with at least `min_rows` rows [M], the options of these rows, and a note.
+
+    Raises:
+        BadInput: no client has so many, or an option names rows by their numbers.
+    """
+    everything = np.ones(count, dtype=bool), replace(options, min_rows=0), ""
+    if not options.min_rows:
+        return everything
+    owner, names = arrays.as_clients(client, count)
+    sizes = np.bincount(owner, minlength=len(names))
+    small = [name for name, size in zip(names, sizes, strict=True) if size < options.min_rows]
+    if not small:
+        return everything
+    if len(small) == len(names):
+        largest = f"{names[int(sizes.argmax())]!r}, has {format_count(int(sizes.max()), 'row')}"
+        raise BadInput(
+            f"min_rows: no client has {options.min_rows} rows; the largest, {largest}; give a smaller number"
+        )
+    kept = (sizes >= options.min_rows)[owner]
+    if isinstance(options.split, Mapping) and not are_shares(options.split):
+        raise BadInput("min_rows: split names rows by their numbers, which would change; leave min_rows out")
+    by_row = {key: getattr(options, key) for key in ("split", "time", "recording", "group", "unit")}
+    selected = {
+        key: arrays.as_column(value, key, count)[kept]
+        for key, value in by_row.items()
+        if value is not None and not isinstance(value, str | Mapping)
+    }
+    examples = ", ".join(map(repr, small[:MOST_SHOWN])) + (", ..." if len(small) > MOST_SHOWN else "")
+    rows, verb = format_count(int((~kept).sum()), "row"), "is" if len(small) == 1 else "are"
+    note = (
+        f"{len(small)} of {format_count(len(names), 'client')} with fewer than {options.min_rows} rows {verb} left out "
+        f"({rows}): {examples}"
+    )
+    return kept, replace(options, min_rows=0, **selected), note
+
+
+def arrange(y: Any, client: Any, count: int, options: DataOptions, names: tuple[str, ...] = ()) -> Arrangement:
     """Assign rows to clients and split them.
 
     Args:
@@ -129,7 +175,7 @@ def arrange(y: Any, client: Any, count: int, options: RowOptions, names: tuple[s
     return Arrangement(owner, names, labels, targets.classes, rows, targets.numbers, targets.class_type)
 
 
-def client_fields(arrangement: Arrangement, options: RowOptions) -> dict[str, Any]:
+def client_fields(arrangement: Arrangement, options: DataOptions) -> dict[str, Any]:
     """The fields of a partition about its clients: names, groups, units and the given client graph."""
     _check_names(arrangement.names)
     members, groups = arrays.as_groups(options.group, arrangement.owner, arrangement.names)
@@ -156,7 +202,7 @@ def _check_names(names: tuple[str, ...]) -> None:
 
 
 def federation_fields(
-    dataset: Dataset, arrangement: Arrangement, options: RowOptions, shape: tuple[int, ...], notes: tuple[str, ...]
+    dataset: Dataset, arrangement: Arrangement, options: DataOptions, shape: tuple[int, ...], notes: tuple[str, ...]
 ) -> dict[str, Any]:
     """The fields of a federation of independent rows."""
     rows = arrangement.rows
@@ -168,7 +214,7 @@ def partition_fields(
     dataset: Dataset,
     partition: Partition,
     arrangement: Arrangement,
-    options: RowOptions,
+    options: DataOptions,
     shape: tuple[int, ...],
     notes: tuple[str, ...],
 ) -> dict[str, Any]:

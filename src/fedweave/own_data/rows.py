@@ -1,20 +1,20 @@
 """Federations of independent rows: the client of each row, the parts, and how columns become numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedweave import exported_model
 from fedweave.data import Dataset
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, format_value
 from fedweave.own_data import arrays, data_warnings, forecast_windows, image_files
-from fedweave.own_data.argument_checks import as_names, check_flag
+from fedweave.own_data.argument_checks import as_names, as_plain
 from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.arrays_by_client import join_clients
-from fedweave.own_data.column_encoding import HASHED, Preprocessing, fit_columns
+from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import (
     COLUMN_OPTIONS,
     check_column,
@@ -25,7 +25,7 @@ from fedweave.own_data.column_roles import (
 )
 from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
-from fedweave.own_data.row_options import RowOptions, arrange, federation_fields
+from fedweave.own_data.row_options import DataOptions, arrange, federation_fields, find_large_clients
 from fedweave.own_data.user_files import AMOUNTS, NOTES
 
 if TYPE_CHECKING:
@@ -40,55 +40,18 @@ TARGET_NOTES = {
     "client": "Targets are scaled by each client's own training rows; scores are in their own unit.",
 }
 TEXT_COLUMN = "text"  # name of the column of a list of texts
-Words = Mapping[str, int | Sequence[str]]
 
 
-@dataclass(frozen=True)
-class TableOptions:
-    """Options of `Federation.from_pandas`, where they are described."""
-
-    features: Sequence[str] | None = None
-    embed: bool | None = None
-    preprocess: Literal["pooled", "client"] = "pooled"
-    text: Sequence[str] | Words = ()
-    exclude: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        if self.embed is not None:
-            check_flag(self.embed, "embed")
-
-    @property
-    def is_pooled(self) -> bool:
-        """Whether the rows of all clients scale a column.
-
-        Raises:
-            BadInput: another word.
-        """
-        return choose(self.preprocess, ("pooled", "client"), "preprocess") == "pooled"
-
-    def words(self, features: Sequence[str]) -> Words:
-        """Column of texts -> its words, or how many hashes.
-
-        Raises:
-            BadInput: a column that is not a feature.
-        """
-        texts = self.text
-        if not isinstance(texts, Mapping):
-            texts = dict.fromkeys(as_names(texts, "text", 0), HASHED)
-        vocabularies = dict(texts)
-        for name in vocabularies:
-            choose(name, features, "text")
-        return vocabularies
-
-
-def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict[str, Any]:
+def fields_from_arrays(x: Any, y: Any, client: Any, options: DataOptions) -> dict[str, Any]:
     """The fields of a federation of arrays."""
     x, y, client, options = join_clients(x, y, client, options)
+    if options.min_rows:
+        return _fields_of_large_clients(x, y, client, options)
     if options.is_forecast:
         return forecast_windows.fields_from_steps(y, x, client, options)
     if are_texts(x):
-        columns = TableOptions([TEXT_COLUMN], text=[TEXT_COLUMN])
-        return fields_from_table(text_table(x, y, client), "client", "label", columns, options)
+        options = replace(options, features=[TEXT_COLUMN], text=[TEXT_COLUMN])
+        return fields_from_table(text_table(x, y, client), "client", "label", options)
     scaling = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
     values, notes = as_features(x, options.name, scaling not in ("none", "unit"))
     if options.normalize is None:
@@ -105,6 +68,33 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: RowOptions) -> dict
     fields = federation_fields(dataset, arrangement, options, values.shape[1:], notes)
     roles = {"client": client, "y": y, "time": options.time, "recording": options.recording, "x": x}
     return {**fields, "content": describe_columns(roles)}
+
+
+def _fields_of_large_clients(x: Any, y: Any, client: Any, options: DataOptions) -> dict[str, Any]:
+    """The fields of a federation of the clients with `min_rows` rows."""
+    targets = as_plain(y, "y")
+    kept, options, note = find_large_clients(client, len(targets), options)
+    owners = as_plain(client, "client").ravel()
+    features = None if x is None else [*x] if are_texts(x) else as_plain(x, "x")
+    if features is not None and len(features) != len(targets):
+        raise BadInput(f"x: {len(features)} rows, but y has {len(targets)}; give one for each")
+    if isinstance(features, list):
+        features = [text for text, keep in zip(features, kept, strict=True) if keep]
+    elif features is not None:
+        features = features[kept]
+    fields = fields_from_arrays(features, targets[kept], owners[kept], options)
+    return {**fields, "notes": (*filter(None, [note]), *fields["notes"])}
+
+
+def _keep_large_clients(table: "pd.DataFrame", client: str, options: DataOptions) -> tuple["pd.DataFrame", DataOptions]:
+    """The rows of clients with `min_rows` rows, with a note among those of the table."""
+    if not options.min_rows:
+        return table, options
+    check_column(table, client, "client")
+    kept, options, note = find_large_clients(column_values(table, client), len(table), options)
+    large = table[kept].reset_index(drop=True)
+    large.attrs = {**table.attrs, NOTES: [*filter(None, [note]), *table.attrs.get(NOTES, ())]}
+    return large, options
 
 
 def text_table(x: Any, y: Any, client: Any) -> "pd.DataFrame":
@@ -129,7 +119,7 @@ def are_texts(x: Any) -> bool:
     return flat.ndim == 1 and len(flat) > 0 and isinstance(flat[0], str)
 
 
-def _build_dataset(x: np.ndarray, arrangement: Arrangement, options: RowOptions, note: str, **more: Any) -> Dataset:
+def _build_dataset(x: np.ndarray, arrangement: Arrangement, options: DataOptions, note: str, **more: Any) -> Dataset:
     return Dataset(
         options.name, "images", x, arrangement.labels, len(arrangement.classes), note=note,
         targets=arrangement.numbers, class_names=arrangement.classes,
@@ -141,8 +131,7 @@ def fields_from_table(
     table: "pd.DataFrame",
     client: str,
     label: str | Sequence[str],
-    columns: TableOptions,
-    options: RowOptions,
+    options: DataOptions,
     preprocessing: Preprocessing | None = None,
 ) -> dict[str, Any]:
     """The fields of a federation of a table.
@@ -150,34 +139,35 @@ def fields_from_table(
     Args:
         preprocessing: of the columns, from a training without these clients; default: fitted on the training rows.
     """
+    table, options = _keep_large_clients(table, client, options)
     option_columns = named_columns(table, options)
     if options.target is None and label in table.attrs.get(AMOUNTS, ()):
         options = replace(options, target="numbers")
     if options.is_forecast:
-        return _fields_from_series(table, client, label, columns, options, option_columns)
+        return _fields_from_series(table, client, label, options, option_columns)
     _refuse_scaling(options.normalize)
     if not isinstance(label, str) and len(as_names(label, "label")) > 1:
         raise BadInput(f"label: {[*label]} are several columns, which only forecasts have; give window and horizon")
     target = str(as_names(label, "label")[0])
-    selected = feature_columns(table, client, [target], columns.features, option_columns, exclude=columns.exclude)
+    selected = feature_columns(table, client, [target], options.features, option_columns, exclude=options.exclude)
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
     arrangement = arrange(column_values(table, target), column_values(table, client), len(table), options)
     train = arrangement.rows["train"]
     if preprocessing is None:
-        words = columns.words(selected)
-        preprocessing = fit_columns(table, selected, train, columns.embed, columns.is_pooled, words)
+        words = options.words(selected)
+        preprocessing = fit_columns(table, selected, train, options.embed, options.is_pooled, words)
     else:
         preprocessing = preprocessing.with_clients(table, train)
     known_clients = max(0, preprocessing.clients - len(arrangement.names))  # they come first
     encoded = preprocessing.encode(table, arrangement.owner + known_clients)
-    numbers, scaled = arrangement.numbers, "standard" if columns.is_pooled else "standard_client"
+    numbers, scaled = arrangement.numbers, "standard" if options.is_pooled else "standard_client"
     has_numbers = any(not (column.levels or column.is_text) for column in preprocessing.columns)
-    sentences = [SCALING_NOTES[scaled]] * has_numbers + [TARGET_NOTES[columns.preprocess]] * (numbers is not None)
+    sentences = [SCALING_NOTES[scaled]] * has_numbers + [TARGET_NOTES[options.preprocess]] * (numbers is not None)
     dataset = _build_dataset(
         exported_model.as_images(encoded), arrangement, options, " ".join(sentences),
         categories=preprocessing.categories, columns=tuple(preprocessing.as_data()), client_column=client,
     )  # fmt: skip
-    if numbers is not None and not columns.is_pooled:
+    if numbers is not None and not options.is_pooled:
         options = replace(options, normalize={"name": "none", "targets": "client"})
     notes = _warnings(table, selected, arrangement, dataset, preprocessing)
     fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
@@ -205,11 +195,14 @@ def _warnings(
     """Warnings about the columns and rows of a table, one line each."""
     train = np.concatenate(arrangement.rows["train"])
     whole_rows = table[[*features]].notna().all(axis=1).to_numpy()
+    misread = data_warnings.find_misread_columns(table, preprocessing.columns, len(train))
+    others = [column for column in preprocessing.columns if not any(repr(column.name) in line for line in misread)]
     return (
         *table.attrs.get(NOTES, ()),
         *data_warnings.find_label_leakage(table, features, arrangement, train),
         *data_warnings.find_duplicates(dataset, arrangement.rows, whole_rows),
-        *data_warnings.find_misread_columns(table, preprocessing.columns, len(train)),
+        *misread,
+        *data_warnings.find_unseen(table, others, arrangement.rows),
         *data_warnings.find_infinite(table, preprocessing.columns),
     )
 
@@ -218,29 +211,29 @@ def _fields_from_series(
     table: "pd.DataFrame",
     client: str,
     label: str | Sequence[str],
-    columns: TableOptions,
-    options: RowOptions,
+    options: DataOptions,
     option_columns: Mapping[str, str],
 ) -> dict[str, Any]:
     """The fields of a federation of a table whose rows are time steps."""
-    if columns.embed is not None or columns.text:
+    if options.embed is not None or options.text:
         raise BadInput(
-            f"{'text' if columns.text else 'embed'}: does not fit forecasts, whose columns are numbers; drop it"
+            f"{'text' if options.text else 'embed'}: does not fit forecasts, whose columns are numbers; drop it"
         )
-    if columns.exclude:
+    if options.exclude:
         raise BadInput("exclude: forecasts read the label and `features` alone; drop it")
     labels = as_names(label, "label")
     others = feature_columns(
-        table, client, labels, () if columns.features is None else columns.features, option_columns, least=0
+        table, client, labels, () if options.features is None else options.features, option_columns, least=0
     )
     options = replace(options, **{key: column_values(table, column) for key, column in option_columns.items()})
-    if not columns.is_pooled:
+    if not options.is_pooled:
         options = replace(options, normalize=options.normalize or "standard_client")
     channels = [forecast_windows.as_channels(table[name].to_numpy(), f"column {name!r}") for name in (*labels, *others)]
     values = np.concatenate(channels[: len(labels)], axis=1)
     other_values = np.concatenate(channels[len(labels) :], axis=1) if others else None
     fields = forecast_windows.fields_from_steps(values, other_values, column_values(table, client), options)
     fields["dataset"] = replace(fields["dataset"], client_column=client)
+    fields["notes"] = (*table.attrs.get(NOTES, ()), *fields["notes"])
     described = {client: "client", **{column: role for role, column in option_columns.items()}}
     described |= dict.fromkeys(labels, "label, forecast") | dict.fromkeys(others, "feature, known steps")
     fields["content"] = describe_columns(described, table)
@@ -274,7 +267,7 @@ def fields_from_named_arrays(
             raise BadInput(f"arrays: there is no {format_value(name)}; the file has {', '.join(stored)}")
     arguments |= {key: stored[name] for key, name in option_arrays.items()}
     return fields_from_arrays(
-        None if without_features else stored[feature_name], stored[target], stored[client], RowOptions(**arguments)
+        None if without_features else stored[feature_name], stored[target], stored[client], DataOptions(**arguments)
     )
 
 
@@ -292,9 +285,10 @@ def fields_from_images(
     label: str,
     root: Path,
     size: tuple[int, int] | None,
-    options: RowOptions,
+    options: DataOptions,
 ) -> dict[str, Any]:
     """The fields of a federation of images that a column of a table names or holds."""
+    table, options = _keep_large_clients(table, client, options)
     option_columns = named_columns(table, options)
     check_column(table, image, "image")
     feature_columns(table, client, [label], [image], option_columns)
@@ -303,6 +297,7 @@ def fields_from_images(
     fields = fields_from_arrays(x, column_values(table, label), column_values(table, client), options)
     return {
         **fields,
+        "notes": (*table.attrs.get(NOTES, ()), *fields["notes"]),
         "dataset": replace(fields["dataset"], columns=(image_files.describe(image, size),), client_column=client),
         "content": describe_columns(
             {client: "client", label: "label", **{column: role for role, column in option_columns.items()}}, table

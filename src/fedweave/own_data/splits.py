@@ -15,7 +15,13 @@ SHARES_WITH_VAL = {"train": 0.8, "test": 0.2}  # where the user gives `val`, the
 RULES = ("random", "stratified", "chronological", "grouped")
 MOST_SHOWN = 5  # most names of clients in a message
 DEFAULT_VAL_SHARE = 0.1  # share of the training rows that validates, where shares name no "val"
-PART_WORDS = {"validation": "val", "valid": "val", "dev": "val"}  # other words for a part
+PART_WORDS = {
+    "validation": "val",
+    "valid": "val",
+    "dev": "val",
+    "training": "train",
+    "testing": "test",
+}  # other words for a part
 Rows = tuple[np.ndarray, ...]
 
 

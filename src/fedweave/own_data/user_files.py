@@ -22,12 +22,12 @@ ARRAYS = ".npz"
 UNNAMED = r"Unnamed: \d+"  # what pandas calls a column without a name
 UTF_8 = "utf-8"
 OF_PAIRS = {"edges": "node", "relation": "client", "--relation": "client"}  # what an option joins
-COMMA_NUMBER = r"[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?([eE][+-]?\d+)?"  # with points between thousands
+COMMA_NUMBER = r"[+-]?([1-9]\d{0,2}(\.\d{3})+|\d+)(,\d+)?([eE][+-]?\d+)?"  # with points between thousands
 MAYBE_GROUPED = r"[+-]?([1-9]\d{0,2}[.,]\d{3}|\d{1,3})"  # with a sign that may separate thousands
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 CODE = r"[+-]?0\d"  # a number is not written so
 # Attributes of a table: warnings about how its file was read, and columns whose signs say that they are no codes.
-NOTES, AMOUNTS = "fedweave notes", "fedweave amounts"
+NOTES, AMOUNTS, COMMAS = "fedweave notes", "fedweave amounts", "fedweave commas"
 
 
 def read_table(
@@ -86,9 +86,18 @@ def _type_label(texts: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def _read_file(
-    source: Any, columns: Sequence[str] | None, names: set[str] | None, labels: set[str], encoding: str
+    source: Any,
+    columns: Sequence[str] | None,
+    names: set[str] | None,
+    labels: set[str],
+    encoding: str,
+    has_commas: bool = False,
 ) -> "pd.DataFrame":
-    """The table of a file, with texts in columns of names and labels; None: all are names."""
+    """The table of a file, with texts in columns of names and labels; None: all are names.
+
+    Args:
+        has_commas: whether the decimal mark is a comma, as another file says.
+    """
     import pandas as pd
 
     path = _check_file(source)
@@ -101,7 +110,7 @@ def _read_file(
             )
         else:
             file = _TextFile(path, encoding or UTF_8, "\t" if kind == ".tsv" else ",")
-            table = _read_csv(file, columns, names, labels)
+            table = _read_csv(file, columns, names, labels, has_commas)
     except BadInput:
         raise
     except Exception as error:  # readers raise errors of many types for damaged files
@@ -166,7 +175,7 @@ class _TextFile:
 
 
 def _read_csv(
-    file: _TextFile, columns: Sequence[str] | None, names: set[str] | None, labels: set[str]
+    file: _TextFile, columns: Sequence[str] | None, names: set[str] | None, labels: set[str], has_commas: bool
 ) -> "pd.DataFrame":
     """A table of a text file; columns without a name and without any value are left out.
 
@@ -180,7 +189,8 @@ def _read_csv(
     fitting = {written: titles for written, titles in headers.items() if written.width() == len(titles) > 1}
     file, titles = max((fitting or headers).items(), key=lambda entry: len(entry[1]))
     repeated = {title for title in titles if title and titles.count(title) > 1}
-    used = None if columns is None or repeated & {*columns} else {*columns}.__contains__
+    # In a file with semicolons a column that is not used may show what a point means in the others.
+    used = None if columns is None or repeated & {*columns} or file.separator == ";" else {*columns}.__contains__
     # Read in pieces, a column could have the number 1 in one piece and the text "1" in another.
     types: Any = str if names is None else dict.fromkeys({*titles} & (names | labels), str)
     table = file.read(usecols=used, low_memory=False, dtype=types)
@@ -189,14 +199,15 @@ def _read_csv(
         raise BadInput(f"{file.path}: its lines have more fields than its header; {advice}")
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
     if file.separator == ";" and names is not None:
-        table = _read_commas(file, table, names)
+        table = _read_commas(file, table, names, has_commas)
     if repeated and used is None:  # pandas has added numbers to the names
         pairs = zip(table.columns, titles, strict=True)
         table.columns = pd.Index([title if title in repeated else name for name, title in pairs])
-    return table.drop(columns=empty)
+    wanted = [name for name in table if columns is None or used is not None or repeated or name in columns]
+    return table.drop(columns=empty)[[name for name in wanted if name not in empty]]
 
 
-def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str]) -> "pd.DataFrame":
+def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_commas: bool) -> "pd.DataFrame":
     """The table with numbers where the decimal mark is a comma; points then separate thousands in the whole file."""
     columns = [name for name in table if name not in names]
     numeric = {name for name in columns if table[name].dtype.kind == "f"}
@@ -208,14 +219,15 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str]) -> "pd
     signed = {name: text for name, text in signed.items() if text.str.fullmatch(COMMA_NUMBER).all()}
     with_comma = [name for name, text in signed.items() if text.str.contains(",", regex=False).any()]
     with_point = [name for name, text in signed.items() if text.str.contains(".", regex=False).any()]
-    groups = [name for name in with_point if with_comma or signed[name].str.count(r"\.").max() > 1]
+    has_commas = has_commas or bool(with_comma)
+    groups = [name for name in with_point if has_commas or signed[name].str.count(r"\.").max() > 1]
     notes = []
     for name in [*dict.fromkeys([*with_comma, *with_point])]:
         marks = signed[name].str.contains("[.,]")
         example = str(signed[name][marks].iloc[0])
         digits = re.sub(r"[.,]", "", example)
         if name in groups and name not in with_comma:
-            why = "as others have decimal commas" if with_comma else "as some have two"
+            why = "as others have decimal commas" if has_commas else "as some have two"
             notes.append(f"column {name!r}: points separate thousands, {why}: {example} is read as {digits}")
         elif name not in groups and not marks.all() and signed[name].str.fullmatch(MAYBE_GROUPED).all():
             notes.append(
@@ -227,7 +239,7 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str]) -> "pd
         for name in dict.fromkeys([*with_comma, *groups])
     }
     table = table.assign(**read)
-    table.attrs |= {NOTES: notes, AMOUNTS: [*read]}
+    table.attrs |= {NOTES: notes, AMOUNTS: [*read], COMMAS: has_commas}
     return table
 
 
@@ -249,7 +261,10 @@ def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
         return read_npz(path)
     except Exception as error:  # numpy and zipfile raise errors of many types for damaged files
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise BadInput(f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez") from error
+        raise BadInput(
+            f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez, and dates or objects "
+            "as texts: times.astype(str)"
+        ) from error
 
 
 def read_folder(
@@ -270,7 +285,7 @@ def read_folder(
             f"{folder}: has no tables; give a file, or a folder of files with the ending {', '.join(TABLES)}"
         )
     names = (client, *names)
-    tables = {file: _read_file(file, None, {*names}, {*labels}, encoding) for file in files}
+    tables = _read_alike(files, {*names}, {*labels}, encoding)
     columns = [*map(str, tables[files[0]])]
     for file, table in tables.items():
         if different := sorted({*columns} ^ {*map(str, table)}):
@@ -285,6 +300,22 @@ def read_folder(
     amounts = [name for table in tables.values() for name in table.attrs.get(AMOUNTS, ())]
     joined.attrs |= {NOTES: [*dict.fromkeys(notes)], AMOUNTS: amounts}
     return joined
+
+
+def _read_alike(files: Sequence[Path], names: set[str], labels: set[str], encoding: str) -> dict[Path, "pd.DataFrame"]:
+    """The tables of files that mean the same by the same text.
+
+    A column that has texts in one file has them in all, so that "007" is one category; and where the decimal mark of
+    one file is a comma, it is so in all.
+    """
+    tables = {file: _read_file(file, None, names, labels, encoding) for file in files}
+    has_commas = any(table.attrs.get(COMMAS) for table in tables.values())
+    texts = {str(name) for table in tables.values() for name in table if _are_texts(table, name)}
+    for file, table in tables.items():
+        others = {name for name in texts if name in table and not _are_texts(table, name)} - names - labels
+        if _table_kind(file) in TEXTS and (others or table.attrs.get(COMMAS, has_commas) != has_commas):
+            tables[file] = _read_file(file, None, names | others, labels, encoding, has_commas)
+    return tables
 
 
 def _align_texts(tables: Sequence["pd.DataFrame"]) -> list["pd.DataFrame"]:
@@ -326,6 +357,8 @@ def read_pairs(source: Any, option: str, known: Collection[str]) -> list[tuple[s
     Raises:
         BadInput: it holds no pairs, or more than these; or its first line may be a header or a pair.
     """
+    if hasattr(source, "shape") and not hasattr(source, "columns"):
+        source = _pairs_of_array(exported_model.as_plain(source), option)
     if isinstance(source, str | Path) or hasattr(source, "columns"):
         table = source if hasattr(source, "columns") else _read_file(source, None, None, set(), "")
         if table.shape[1] > 2:
@@ -343,6 +376,20 @@ def read_pairs(source: Any, option: str, known: Collection[str]) -> list[tuple[s
     if invalid is not None:
         raise BadInput(f"{option}: {format_value(invalid)} is not a pair; for example [('a', 'b'), ('b', 'c')]")
     return [(_match(first, option, known), _match(second, option, known)) for first, second in pairs]
+
+
+def _pairs_of_array(array: np.ndarray, option: str) -> list[Any]:
+    """The rows [R, 2] of an array.
+
+    Raises:
+        BadInput: the pairs are, or may be, its columns, as in an edge_index [2, E].
+    """
+    if array.ndim == 2 and len(array) == 2:
+        raise BadInput(
+            f"{option}: shape {[*array.shape]} has a pair in each column, as an edge_index has, or in each row; give "
+            "a list of pairs, such as array.T.tolist()"
+        )
+    return list(array.tolist())
 
 
 def _match(value: Any, option: str, known: Collection[str]) -> str:

@@ -42,6 +42,8 @@ MLMODEL = """flavors:
 """
 README = """# {label} of {client}, trained on {data}
 
+The model was {trained}.
+
     import sys
     import pandas as pd
     sys.path.insert(0, "{folder}/{code}")
@@ -70,17 +72,21 @@ class Program(nn.Module):
         return self.models.outputs(tree, x, self.client)
 
 
-def export(run: Run, name: str, target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
-    """Write the model of `client` of the run `name`; see `MethodResult.export`.
+def export(
+    run: Run, name: str, target: Path, predictor: Predictor, client: Any, seed: int | None, trained: str
+) -> Path:
+    """Write the model of `client` of the run `name`; see `MethodResult.export`. `trained` says on which rows it was.
 
     Raises:
         BadInput: an unknown client or seed, or a folder with other content or cannot be written.
     """
     with user_errors():
-        return _export(run, name, target, predictor, client, seed)
+        return _export(run, name, target, predictor, client, seed, trained)
 
 
-def _export(run: Run, method: str, target: Path, predictor: Predictor, client: Any, seed: int | None) -> Path:
+def _export(
+    run: Run, method: str, target: Path, predictor: Predictor, client: Any, seed: int | None, trained: str
+) -> Path:
     position = predictor.position(client)
     name, seed = predictor.names[position], predictor.models.select_seed(seed)
     identity = {"method": run.label, "data": run.info["dataset"], "client": name}
@@ -107,7 +113,7 @@ def _export(run: Run, method: str, target: Path, predictor: Predictor, client: A
     else:
         torch.export.save(program, target / exported_model.PROGRAM)
     about |= {"program": program is not None, "no_program": reason, "versions": _versions(about)}
-    about |= {**identity, "metric": run.info["metric"]}
+    about |= {"trained": trained, **identity, "metric": run.info["metric"]}
     _write_files(target, about)
     # The last file: its presence marks a complete export.
     write_atomic(target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n")
@@ -249,7 +255,11 @@ def _write_files(target: Path, about: dict[str, Any]) -> None:
     pins = [f"{name}=={versions[name]}" for name in packages]
     rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # {_describe_array(about)}"
     needs = "" if about["program"] else NEEDS.format(fedweave=versions["fedweave"], reason=about["no_program"])
-    fields = {key: about[key] for key in ("client", "data")} | {"label": about["method"], "rows": rows, "needs": needs}
+    fields = {key: about[key] for key in ("client", "data", "trained")} | {
+        "label": about["method"],
+        "rows": rows,
+        "needs": needs,
+    }
     listed = "".join(f"  - {pin}\n" for pin in pins)
     nested = "".join(f"      - {pin}\n" for pin in pins)
     texts = {

@@ -11,7 +11,7 @@ from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.own_data.federation import Federation
 from fedweave.runs.build import check_on_data
-from fedweave.study import validate
+from fedweave.study import search_spaces, validate
 from fedweave.study.spec import RunEntry, nest
 
 # First the simple controls. Then one or two methods of each family: private heads, personal models, learned graphs.
@@ -96,6 +96,27 @@ def _build_method(candidate: Candidate) -> Method:
 
 def _add_settings(item: RunEntry, settings: Mapping[str, Any]) -> RunEntry:
     return replace(item, set={**item.set, **nest(settings)})
+
+
+def propose_rates(declared: Plan, entries: Sequence[Candidate], count: int) -> list[Candidate]:
+    """Candidates of every entry with `count` learning rates, the declared one first and near ones before others.
+
+    Args:
+        declared: a plan with a run for each entry.
+        entries: the methods.
+        count: candidates of each that has a learning rate.
+    """
+    if count == 1:
+        return [*entries]
+    proposals: list[Candidate] = []
+    for candidate in entries:
+        train = declared.study.run(f"{declared.federation.name}-{candidate.name}").train
+        has_rate = METHODS[candidate.method].epochs != 0
+        values = search_spaces.rates(train, search_spaces.RATE_COUNT)[:count] if has_rate else []
+        named = [candidate.name, *(f"{candidate.name}-s{number}" for number in range(2, len(values) + 1))]
+        settings = [{**candidate.settings, search_spaces.RATE: value} for value in values] or [{**candidate.settings}]
+        proposals += [replace(candidate, name=n, settings=s) for n, s in zip(named, settings, strict=True)]
+    return proposals
 
 
 def propose(declared: Plan, entries: Sequence[Candidate], count: int) -> list[Candidate]:

@@ -16,6 +16,7 @@ from fedweave.runs import repetition
 TIMED_ROUNDS = 3  # that are measured for each method; the fastest one counts
 OVERHEAD = 0.4  # seconds of a run beside its rounds, for preparation, processes and files
 MIN_ROUNDS = 5  # a budget that allows fewer is refused
+POOLED_SEARCH = 2  # trainings that the search for the rate of the model on pooled rows is worth
 MARGIN = 0.9  # share of the budget that may be planned
 
 
@@ -73,7 +74,8 @@ class Costs:
         trained = [*controls, *others[: race.MIN_METHODS], pooled, *others[:1] * 2]
         curve = len(SHARES) * max([*controls, *others[:1]], default=0.0)
         runs = len(trained) + len(SHARES)
-        return (sum(trained) + curve) * schedule.rounds * waves + runs * OVERHEAD
+        search = pooled * POOLED_SEARCH * schedule.rounds if schedule.settings > 1 else 0.0
+        return (sum(trained) + curve) * schedule.rounds * waves + search + runs * OVERHEAD
 
     def total_seconds(self, schedule: Schedule) -> float:
         """Seconds of everything, if the slowest methods continue after every rung."""

@@ -21,6 +21,7 @@ from fedweave.errors import Diverged
 from fedweave.own_data.federation import Federation
 from fedweave.recommendation.candidates import CONTROLS, Candidate, build_plan
 from fedweave.results import statistics
+from fedweave.search.scores import is_within_one_error
 
 SHARES = (0.25, 0.5)  # of the rounds; one for each rung
 SEEDS = (2000, 2001)  # of the race; the last comparison uses others
@@ -58,6 +59,8 @@ class Race:
         train: settings of training, rounds among them.
         folder: a folder for each rung.
         traffic: bytes that a training of all rounds may send.
+        rates: whether candidates of a method differ in the learning rate alone, the declared one first. The last rung
+            then leaves the first of those that are not worse than the best by more than noise, as in `search.rates`.
         progress, callbacks: as of `compare`.
     """
 
@@ -66,6 +69,7 @@ class Race:
     train: Mapping[str, Any]
     folder: Path
     traffic: float = math.inf
+    rates: bool = False
     progress: bool = True
     callbacks: Sequence[Callback] = ()
 
@@ -102,6 +106,8 @@ class Race:
         sent_bytes = {name: float(run.totals["bytes_up"] + run.totals["bytes_down"]) for name, run in runs.items()}
         too_much = {name for name, total in sent_bytes.items() if total / rounds * self.train["rounds"] > self.traffic}
         outcome = outcomes(candidates, scores, means, higher_is_better, too_much)
+        if self.rates and number == len(SHARES):
+            outcome |= dict.fromkeys(_find_other_rates(candidates, outcome, scores, means, higher_is_better), SETTINGS)
         by_name = {candidate.name: candidate for candidate in candidates}
         order = results.best_first({name: means.get(name, math.nan) for name in by_name}, higher_is_better)
         rows = [
@@ -115,6 +121,24 @@ class Race:
         ]  # fmt: skip
         remaining = tuple(candidate for candidate in candidates if outcome[candidate.name] == GOES_ON)
         return Rung(rounds, pd.DataFrame(rows, columns=COLUMNS), remaining)
+
+
+def _find_other_rates(
+    candidates: Sequence[Candidate],
+    outcome: Mapping[str, str],
+    scores: Mapping[str, np.ndarray],
+    means: Mapping[str, float],
+    higher_is_better: bool,
+) -> list[str]:
+    """Names of candidates that go on, of whose methods another candidate is taken; arguments as of `outcomes`."""
+    others: list[str] = []
+    for entry in dict.fromkeys(candidate.entry for candidate in candidates):
+        group = [one.name for one in candidates if one.entry == entry and outcome[one.name] == GOES_ON]
+        if group:
+            best = (max if higher_is_better else min)(group, key=means.__getitem__)
+            taken = next(name for name in group if is_within_one_error(scores[best], scores[name], higher_is_better))
+            others += [name for name in group if name != taken]
+    return others
 
 
 def outcomes(

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedweave import data, results
 from fedweave.comparison import margins
-from fedweave.comparison.plan import Methods
+from fedweave.comparison.plan import Methods, default_search
 from fedweave.comparison.progress import Callback, format_duration
 from fedweave.comparison.results_folder import check_description, results_folder
 from fedweave.errors import BadInput, format_count
@@ -26,6 +26,7 @@ from fedweave.recommendation.journal import Journal
 from fedweave.recommendation.result import Recommendation
 from fedweave.recommendation.subsets import drop_test_rows
 from fedweave.results.verdicts import reason_without_power
+from fedweave.study import search_spaces
 
 
 def recommend(
@@ -38,7 +39,7 @@ def recommend(
     head: str | None = None,
     rounds: int = 50,
     seeds: int = 3,
-    settings: int = 3,
+    settings: int | None = None,
     metric: Any = None,
     margin: float | str | None = None,
     out: Path | str | None = None,
@@ -61,7 +62,8 @@ def recommend(
         model, head, metric, margin, train: as in `compare`.
         rounds: of a full training.
         seeds: repetitions of the last comparison; with one there is no verdict on methods, and Local is recommended.
-        settings: candidates of each method: its declared settings, and others that Optuna draws.
+        settings: candidates of each method. None: five learning rates, unless `lr` is given. A number: the declared
+            settings, and others that Optuna draws; 1: no search.
         out: folder for the results; default: one that goes with the returned object. A second call with the same folder
             and arguments trains nothing again. Runs of other calls that are there must have been trained on the terms
             of the last comparison, as in `compare`.
@@ -107,6 +109,7 @@ class RaceRequest:
         train: settings of training, rounds among them.
         seconds, bytes: budgets.
         schedule: what is trained if the budget allows it.
+        rates: whether candidates of a method differ in the learning rate alone.
         margin: of practical equivalence; None for that of the folder, or else the default.
         notes: what the user must know.
     """
@@ -117,6 +120,7 @@ class RaceRequest:
     seconds: float
     bytes: float
     schedule: Schedule
+    rates: bool
     margin: Margin | None
     notes: list[str] = field(default_factory=list)
 
@@ -128,6 +132,9 @@ def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
         raise BadInput(f"recommend(): {type(federation).__name__} is not a federation; use Federation.from_arrays")
     if len(data.splits(federation.partition_block)) > 1:
         raise BadInput("federation: it has several splits, and their clients differ; give `seed` in place of `seeds`")
+    rates, arguments = arguments["settings"] is None, {**arguments}
+    if rates:
+        arguments["settings"] = 1 if "lr" in arguments["train"] else search_spaces.RATE_COUNT
     for name in ("rounds", "seeds", "settings"):
         if type(arguments[name]) is not int or arguments[name] < 1:
             raise BadInput(f"{name}: {arguments[name]!r} must be a whole number, at least 1")
@@ -142,7 +149,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
         raise BadInput(next(iter(refused.values())))
     entries = {name: candidate for name, candidate in entries.items() if name not in refused}
     notes = [f"left out: {reason}" for reason in refused.values()]
-    return RaceRequest(entries, options, train, max_seconds, max_bytes, schedule, margin, notes)
+    return RaceRequest(entries, options, train, max_seconds, max_bytes, schedule, rates, margin, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +207,9 @@ class Recommender:
     def _final_options(self, schedule: Schedule) -> dict[str, Any]:
         """Arguments of `plan` for the last comparison."""
         train = {**self.request.train, "rounds": schedule.rounds}
-        return {**self.request.options, "seeds": schedule.seeds, "train": train}
+        # The finalists have their rates from the race. A model on the pooled rows, which is not in it, has a search.
+        tune = default_search(self.federation, train) if self.request.rates and schedule.settings > 1 else 0
+        return {**self.request.options, "seeds": schedule.seeds, "train": train, "tune": tune}
 
     def _check_folder(self, schedule: Schedule) -> None:
         """Refuse a folder that has runs on other terms than those of the last comparison."""
@@ -217,7 +226,8 @@ class Recommender:
         options = self._final_options(request.schedule)
         plan = candidates.build_plan(self.federation, [*request.entries.values()], options)
         runs = {key: [plan.study.run(key).fingerprint(), plan.hash_code(key)] for key in plan.study.runs}
-        return {"data": data_hash, "runs": runs, "bytes": request.bytes, "schedule": asdict(request.schedule)}
+        identity = {"data": data_hash, "runs": runs, "bytes": request.bytes, "schedule": asdict(request.schedule)}
+        return {**identity, "rates": True} if request.rates else identity
 
     def _decide_schedule(self, race_federation: Federation, journal: Journal, notes: list[str]) -> Schedule:
         """What is trained: the schedule of an earlier call, unless a larger budget allows more."""
@@ -260,8 +270,11 @@ class Recommender:
         request, work = self.request, self.folder / results_of.FOLDER
         options = {**request.options, "seeds": race.SEEDS, "train": train}
         plan = candidates.build_plan(race_federation, [*request.entries.values()], options)
-        remaining = candidates.propose(plan, [*request.entries.values()], schedule.settings)
-        contest = race.Race(race_federation, request.options, train, work, request.bytes, self.progress, self.callbacks)
+        propose = candidates.propose_rates if request.rates else candidates.propose
+        remaining = propose(plan, [*request.entries.values()], schedule.settings)
+        contest = race.Race(
+            race_federation, request.options, train, work, request.bytes, request.rates, self.progress, self.callbacks
+        )
         tables: list[pd.DataFrame] = []
         for number, share in enumerate(schedule.rungs, 1):
             count, rounds = len(remaining), contest.rung_rounds(share)

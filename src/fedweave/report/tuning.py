@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from fedweave.errors import format_count
 from fedweave.metrics import unit
@@ -11,6 +12,8 @@ from fedweave.report import optional_files
 from fedweave.results import Study
 from fedweave.results.formats import with_minus_sign
 
+RATE = "train.lr"
+MOST_RUNS = 20  # whose learning rates a sentence lists
 ABSOLUTE = "(absolute)"  # the unit of a change of a score that is neither a share nor an error
 
 
@@ -19,7 +22,8 @@ def changes(study: Study) -> tuple[str, ...]:
     runs = {run.name: run for run in study.runs}
     searches = [search for search in optional_files.tuning(study.folder) if search.run in runs]
     if not searches:
-        return ("Untuned: every run has its declared values.",)
+        line = describe_rates(study) or "untuned: every run has its declared values"
+        return (f"{line[0].upper()}{line[1:]}.",)
     trials = sorted({len(search.trials) for search in searches})
     each = format_count(trials[0], "trial") if len(trials) == 1 else f"{trials[0]} to {trials[-1]} trials"
     by_kind: dict[str, list[tuple[float, str]]] = {}
@@ -28,11 +32,33 @@ def changes(study: Study) -> tuple[str, ...]:
             change, kind = _change(search, runs[search.run].info)
             by_kind.setdefault(kind, []).append((change, search.run))
     changed = sum(map(len, by_kind.values()))
+    line = describe_rates(study) if len(searches) <= MOST_RUNS else ""
+    rates = (f"{line[0].upper()}{line[1:]}.",) if line else ()
     start = (
         f"{each} each for {len(searches)} of {format_count(len(runs), 'run')}; {changed} took other "
         "values than the declared ones."
     )
-    return (start, *(_change_sentence(kind, values) for kind, values in by_kind.items()), *_traffic_sentence(searches))
+    sentences = (_change_sentence(kind, values) for kind, values in by_kind.items())
+    return (start, *sentences, *_traffic_sentence(searches), *rates)
+
+
+def describe_rates(study: Study) -> str:
+    """The methods' learning rates: those that a search of them chose, or the one of all; empty in other cases."""
+    runs = {run.name: run for run in (*study.runs, *study.pooled)}
+    rates = {name: ((run.info.get("spec") or {}).get("train") or {}).get("lr") for name, run in runs.items()}
+    searches = [search for search in optional_files.tuning(study.folder) if search.run in runs]
+    if not searches:
+        if len({*rates.values()}) != 1 or None in rates.values():
+            return ""
+        scores = (run.evaluations["value"][run.evaluations["split"] == "val"] for run in study.runs)
+        reason = "" if any(values.notna().any() for values in scores) else ", as there are no validation rows"
+        return f"untuned: lr={next(iter(rates.values())):.4g} for all{reason}"
+    if any(search.names != [RATE] for search in searches):
+        return ""
+    tried = pd.concat([search.trials[RATE] for search in searches])
+    prefix = f"{study.runs[0].task}-" if len({run.task for run in runs.values()}) == 1 else ""
+    taken = ", ".join(f"{name.removeprefix(prefix)} {rate:.3g}" for name, rate in rates.items())
+    return f"learning rates, chosen on validation rows from {tried.min():.3g} to {tried.max():.3g}: {taken}"
 
 
 def _change(search: optional_files.Tuning, info: Mapping[str, Any]) -> tuple[float, str]:

@@ -35,12 +35,12 @@ from fedweave.runs import repetition, tasks
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.inputs import load_inputs
 from fedweave.search import samplers, trials
+from fedweave.search.rates import STATE
 from fedweave.study import objects, plugins, search_spaces
 from fedweave.study.schema import TuneSpec
 from fedweave.study.spec import StudySpec
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
-STATE = Path(".fedweave")  # folder of a project with what stages keep between runs
 PAUSE = 0.5  # seconds between two queries about trials that other processes train
 
 

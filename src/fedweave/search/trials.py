@@ -15,8 +15,8 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import WilcoxonPruner
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from fedweave.runs import archive, repetition
-from fedweave.runs.history import pad_scores
+from fedweave.runs import repetition
+from fedweave.search.scores import is_within_one_error, reported_scores
 from fedweave.study.schema import TuneSpec
 
 CLIENTS = "clients"  # attribute of a trial: for each seed, the reported validation score of every client
@@ -69,7 +69,7 @@ def _repeat(prepared: repetition.PreparedRun, seed: int, offset: int, trial: opt
         sent += report.bytes_up + report.bytes_down
         if report.scores:
             rows.append(report.scores[prepared.point]["val"].tolist())
-            score, clients = _reported_scores(prepared, rows)
+            score, clients = reported_scores(prepared, rows)
         if report.scores and math.isfinite(score):
             curve[str(offset + report.round)] = score
             if single:
@@ -81,17 +81,6 @@ def _repeat(prepared: repetition.PreparedRun, seed: int, offset: int, trial: opt
     if not single:
         trial.set_user_attr(CURVE, curve)
     return Repetition(score, clients, sent)
-
-
-def _reported_scores(prepared: repetition.PreparedRun, rows: list[list[float]]) -> tuple[float, list[float]]:
-    """(mean, validation score of each client [N]) of a run that ends after the evaluations `rows` [R, N].
-
-    The run's own rule chooses the round, as for the reported scores: a round in which a client has no finite score is
-    not chosen.
-    """
-    history = repetition.History(rounds=[*range(len(rows))], scores={f"{prepared.point}/val": rows})
-    clients, is_scored = archive.select_scores(prepared, history, "val"), np.isfinite(pad_scores(rows)).any(0)
-    return float(clients[is_scored].mean()) if is_scored.any() else math.nan, clients.tolist()
 
 
 def is_significantly_worse(optuna_study: optuna.Study, clients: Sequence[Sequence[float]]) -> bool:
@@ -133,7 +122,11 @@ def choose_trial(optuna_study: optuna.Study, finished: Sequence[FrozenTrial]) ->
     if len(optuna_study.directions) == 1:
         return best
     sign = 1.0 if higher else -1.0
-    candidates = [trial for trial in pareto_front(optuna_study, finished) if _is_within_one_error(best, trial, sign)]
+
+    def is_close(trial: FrozenTrial) -> bool:
+        return is_within_one_error(best.user_attrs[CLIENTS], trial.user_attrs[CLIENTS], higher)
+
+    candidates = [trial for trial in pareto_front(optuna_study, finished) if is_close(trial)]
     return min(candidates or [best], key=lambda trial: (trial.values[1], -sign * trial.values[0]))
 
 
@@ -146,15 +139,6 @@ def pareto_front(optuna_study: optuna.Study, finished: Sequence[FrozenTrial]) ->
         return any(other != loss and other[0] <= loss[0] and other[1] <= loss[1] for other in losses.values())
 
     return [trial for trial in finished if not is_dominated(losses[trial.number])]
-
-
-def _is_within_one_error(best: FrozenTrial, trial: FrozenTrial, sign: float) -> bool:
-    """Whether the score of `trial` is worse than that of `best` by at most the standard error over clients."""
-    pairs = np.array(best.user_attrs[CLIENTS]) - np.array(trial.user_attrs[CLIENTS])
-    differences = sign * pairs[:, np.isfinite(pairs).all(axis=0)].mean(axis=0)
-    if len(differences) < 2:
-        return bool(trial.values[0] == best.values[0])
-    return bool(differences.mean() <= differences.std(ddof=1) / math.sqrt(len(differences)))
 
 
 def are_enough(finished: Sequence[FrozenTrial]) -> bool:

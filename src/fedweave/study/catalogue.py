@@ -152,7 +152,7 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
     # Imported here, because these modules load torch, which a list of studies does not need.
     from fedweave.methods import METHODS
     from fedweave.study.checks import check_settings
-    from fedweave.study.search_spaces import check_space, derive_space
+    from fedweave.study.search_spaces import RATES, check_space, derive_space
 
     file = name if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     base = read_yaml(folder / "base.yaml") if (folder / "base.yaml").is_file() else {}
@@ -178,7 +178,8 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
         check_settings(method, block or {}, f"{file}: methods.{method}")
     for method in own.get("tune", {}).get("spaces") or {}:
         check_space(method, tune["spaces"][method], f"{file}: tune.spaces.{method}")
-    spaces = {m: (tune["spaces"] or {}).get(m, {}) for m in used_methods} if tune.get("trials") else {}
+    declared = own.get("tune", {}).get("spaces") if tune.get("sampler") == RATES else tune["spaces"]
+    spaces = {m: (declared or {}).get(m, {}) for m in used_methods} if tune.get("trials") else {}
     return {
         "seeds": own.get("seeds", base.get("seeds", [0, 1, 2])),
         "datasets": sorted({task["dataset"] for task in tasks.values()}),

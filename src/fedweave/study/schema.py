@@ -125,14 +125,22 @@ class TuneSpec:
     share: Annotated[float, Between(1e-6, 1), "share of the task's rounds that a trial trains, rounded up"] = 1.0
     seeds: Annotated[list[int], "seeds of a trial, none of them the study's"] = field(default_factory=lambda: [1000])
     sampler: Annotated[
-        Literal["tpe", "random", "grid"],
-        "search algorithm; tpe begins with random trials: a third of them, from 2 to 10; grid tries every combination",
+        Literal["tpe", "random", "grid", "rates"],
+        "search algorithm; tpe begins with random trials: a third of them, from 2 to 10; grid tries every combination; "
+        "rates tries so many learning rates around the declared one, all for half of a trial's rounds, the better half "
+        "to the end",
     ] = "tpe"
     objectives: Annotated[
         list[Literal["score", "bytes"]], "[score], or [score, bytes] for the fewest bytes with a score near the best"
     ] = field(default_factory=lambda: ["score"])
     workers: Annotated[int, Between(1, 1024), "parallel processes"] = 2
     spaces: Annotated[dict[str, Any], "changes of the search spaces of each method"] = field(default_factory=dict)
+
+    @property
+    def trained_share(self) -> float:
+        """Rounds of all trials of a search together, as a multiple of the rounds of a repetition, without pruning."""
+        full_trials = (self.trials + (self.trials + 1) // 2) / 2 if self.sampler == "rates" else self.trials
+        return full_trials * self.share * len(self.seeds)
 
     @property
     def budget(self) -> dict[str, Any]:

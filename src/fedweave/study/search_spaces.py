@@ -12,6 +12,14 @@ from fedweave.study.config import check_value, construct
 from fedweave.study.schema import TrainSpec
 from fedweave.study.spec import RunSpec, StudySpec
 
+RATE = "train.lr"
+RATES = "rates"  # the sampler that searches the learning rate alone
+# One value in so many is above the declared one. The best rate of sgd grows with the inverse of the loss's curvature,
+# which depends on the scales of inputs and models: it may be ten times larger or smaller. Adam divides by the size of
+# the gradient, so that a step is about the rate itself: rates far above usual ones fail on all data, and a rate that is
+# usual for sgd is far too large for Adam. So its grid goes down rather than up.
+ABOVE = {"sgd": 2, "adam": 4}
+RATE_COUNT = 5  # of a call that names no search
 FORMS = "give either low and high (with log or step, if needed), or choices"
 
 
@@ -39,7 +47,24 @@ def entries(study: StudySpec, key: str) -> dict[str, Any]:
         return {}
     item = study.runs[key]
     fixed = {f"train.{name}" for name in item.set.get("train", {})} | {*item.set}
+    if study.tune.sampler == RATES:
+        has_rate = RATE not in fixed and METHODS[item.method].epochs != 0
+        return {RATE: {"choices": rates(study.run(key).train, study.tune.trials)}} if has_rate else {}
     return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
+
+
+def rates(train: TrainSpec, count: int) -> list[float]:
+    """`count` learning rates on a logarithmic grid around the declared one, which is the first; near ones come first.
+
+    >>> from types import SimpleNamespace
+    >>> rates(SimpleNamespace(lr=0.05, optimizer="sgd"), 5)
+    [0.05, 0.158114, 0.0158114, 0.5, 0.005]
+    """
+    if train.lr <= 0:
+        return [train.lr]
+    above = count // ABOVE[train.optimizer]
+    halves = sorted(range(above + 1 - count, above + 1), key=lambda half: (abs(half), -half))  # of a decade
+    return [float(f"{train.lr * 10 ** (half / 2):.6g}") if half else train.lr for half in halves]
 
 
 def find_source_run(study: StudySpec, key: str) -> str:
@@ -95,6 +120,12 @@ def check(study: StudySpec, where: str) -> None:
     Raises:
         BadInput: naming the entry, its value and the way out.
     """
+    if study.tune.sampler == RATES and any(study.tune.spaces.values()):
+        method = next(method for method, space in study.tune.spaces.items() if space)
+        raise BadInput(
+            f"{where}: tune.spaces.{method}: {RATES} searches the learning rate alone; leave the space out, or choose "
+            "another tune.sampler"
+        )
     for method, space in study.tune.spaces.items():
         choose(method, METHODS, f"{where}: tune.spaces")
         check_space(method, space, f"{where}: tune.spaces.{method}", study.tune.sampler)

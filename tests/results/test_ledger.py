@@ -1,0 +1,45 @@
+"""The ledger of printed numbers: complete, current, and without a number of a smaller budget beside a printed one."""
+
+import math
+from collections import Counter
+
+import pandas as pd
+import pytest
+
+from fedweave.results import published
+from tools.docs import ledger
+
+
+@pytest.fixture(scope="module")
+def entries() -> list[ledger.Entry]:
+    return ledger.build()
+
+
+def test_every_printed_number_stands_there_once(entries: list[ledger.Entry]) -> None:
+    printed = Counter(repr(row) for paper in published.PAPERS for row in published.rows(paper))
+    assert Counter(repr(published.Row(*entry[:8])) for entry in entries) == printed
+    assert ledger.counts(entries).loc["all", "all"] == printed.total()
+
+
+def test_the_stored_ledger_is_the_present_one(entries: list[ledger.Entry]) -> None:
+    """Else: python -m tools.docs.ledger."""
+    frame = pd.DataFrame(entries)
+    assert ledger.CSV.read_text() == frame.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    assert ledger.CSV.with_suffix(".md").read_text() == ledger.page(entries)
+
+
+def test_only_whole_budgets_have_a_number(entries: list[ledger.Entry]) -> None:
+    for entry in entries:
+        whole = entry.state in (ledger.FULL, ledger.ONE_SEED, ledger.OTHER, ledger.SIZE)
+        assert math.isfinite(entry.ours) == whole, entry
+        assert bool(entry.verdict) == (entry.state in (ledger.FULL, ledger.OTHER, ledger.SIZE)), entry
+        assert not (entry.state == ledger.ONE_SEED and entry.seeds > 1), entry
+
+
+def test_a_number_of_ours_is_that_of_its_study(entries: list[ledger.Entry]) -> None:
+    """Of each study, read again from its file, in the printed unit."""
+    for study, group in pd.DataFrame(entries)[lambda frame: frame["seeds"] > 0].groupby("study"):
+        stored = pd.read_csv(ledger.FOLDER / f"{study}.csv")
+        factor = stored["metric"].map({"accuracy": 1.0, "mse": 1e3})
+        means = [*(stored["mean"] * factor)]
+        assert all(any(math.isclose(ours, mean, rel_tol=1e-9) for mean in means) for ours in group["ours"])

@@ -1,0 +1,231 @@
+"""The ledger of the five papers: every printed number once, with ours beside it and how far it was run.
+
+docs/reproduction/ledger.csv has one row for each row of `results.published`. The page docs/reproduction/ledger.md shows
+the papers' tables as they print them, with our numbers where the whole budget was trained.
+
+python -m tools.docs.ledger    write both again
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from fedweave import results
+from fedweave.files.atomic import write_atomic
+from fedweave.pipelines.processes import run_main
+from fedweave.results import published
+from fedweave.study import catalogue
+from tools.docs.stored_numbers import FOLDER, METRICS
+
+CSV = FOLDER / "ledger.csv"
+FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN = (
+    "full budget, several seeds", "full budget, one seed", "full budget, set-up of public code", "size or count",
+    "reduced budget", "data not at hand", "not run",
+)  # fmt: skip
+STATES = (FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN)  # the first that applies is the state of a number
+MARKS = {ONE_SEED: "¹", OTHER: "ᶜ", REDUCED: " r", ABSENT: " –"}  # on the page
+# Data that were not at hand for our runs. The readers exist; the pages of the data sets say where the data come from.
+MISSING_DATA = frozenset({"tinyimagenet-resnet18", "emnist", "ogbn-arxiv", "compcars", "pems-bay"})
+# Printed quantity -> column of the files with sizes.
+SIZE_COLUMNS = {
+    "num_clients": "clients", "num_classes": "classes", "num_nodes": "nodes", "num_edges": "edges",
+    "clustering_coefficient": "clustering", "heterogeneity_js_median": "heterogeneity", "num_parameters": "parameters",
+}  # fmt: skip
+
+
+class Entry(NamedTuple):
+    """One printed number and ours. Scores are in the printed unit; NaN where there is none."""
+
+    paper: str
+    table: str
+    dataset: str
+    setting: str
+    method: str
+    metric: str
+    printed: float
+    printed_std: float
+    state: str
+    ours: float
+    ours_std: float
+    seeds: float
+    verdict: str
+    core_minutes: float
+    study: str
+
+
+class Candidate(NamedTuple):
+    """A stored row that may stand beside a printed number."""
+
+    study: str
+    state: str
+    row: Mapping[str, Any]
+
+
+def main() -> None:
+    """Write the ledger and its page."""
+    entries = build()
+    frame = pd.DataFrame(entries)
+    write_atomic(CSV, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+    write_atomic(CSV.with_suffix(".md"), page(entries))
+
+
+def build() -> list[Entry]:
+    """All printed numbers in the order of the papers' files."""
+    return [_entry(row) for paper in published.PAPERS for row in published.rows(paper)]
+
+
+def _entry(row: published.Row) -> Entry:
+    candidates = [*_candidates(row)]
+    best = min(candidates, key=_preference(row), default=Candidate("", NOT_RUN, {}))
+    state = best.state
+    if state in (REDUCED, NOT_RUN) and row.dataset in MISSING_DATA:
+        state = ABSENT
+    shown = best.row if state in (FULL, ONE_SEED, OTHER, SIZE) else {}
+    ours, std = float(shown.get("mean", np.nan)), float(shown.get("std", np.nan))
+    return Entry(
+        *row[:6], row.mean, row.std, state, ours, std, float(shown.get("seeds", np.nan)),
+        _verdict(row, state, ours, std), _core_minutes(best.row), "" if state == ABSENT else best.study,
+    )  # fmt: skip
+
+
+def _preference(row: published.Row) -> Any:
+    """A key that sorts candidates: the better state, then the study that is named as the table."""
+    return lambda one: (STATES.index(one.state), one.study != f"{row.paper}/{row.table}", one.study)
+
+
+def _candidates(row: published.Row) -> Iterator[Candidate]:
+    """Stored rows of the printed number: in its column, of its method and quantity."""
+    if row.metric not in METRICS:
+        yield from _sizes(row)
+        return
+    for study in _studies(row.paper):
+        column = _columns(study)
+        for stored in _scores(study):
+            reference = column.get((stored["dataset"], stored["setting"]))
+            in_column = reference and reference[1:4] == (row.table, row.dataset, row.setting)
+            if in_column and published.is_same_method(stored["method"], row.method):
+                yield _candidate(study, stored, row)
+
+
+def _candidate(study: str, stored: Mapping[str, Any], row: published.Row) -> Candidate:
+    factor = dict(published.UNITS[stored["metric"]])[row.metric]
+    spread = "client_std" if row.paper in published.STD_OVER_CLIENTS else "std"
+    scaled = {**stored, "mean": stored["mean"] / factor, "std": stored[spread] / factor}
+    if np.isnan(stored["published_mean"]):
+        return Candidate(study, REDUCED, scaled)
+    if not study.endswith(f"/{row.table}"):
+        return Candidate(study, OTHER, scaled)
+    return Candidate(study, FULL if stored["seeds"] > 1 else ONE_SEED, scaled)
+
+
+def _sizes(row: published.Row) -> Iterator[Candidate]:
+    """The stored size of a data set or of a model."""
+    file, column = FOLDER / row.paper / f"{row.table}.sizes.csv", SIZE_COLUMNS.get(row.metric)
+    if column is None or not file.is_file():
+        return
+    table = pd.read_csv(file, index_col="key", na_values=results.EMPTY)
+    key = f"{row.dataset}, {row.setting}"
+    if key in table.index and column in table and np.isfinite(value := float(table.loc[key, column])):
+        yield Candidate(f"{row.paper}/{row.table}", SIZE, {"mean": value})
+
+
+@cache
+def _studies(paper: str) -> tuple[str, ...]:
+    """The studies of a paper with stored rows."""
+    names = (name for name in catalogue.studies() if name.startswith(f"{paper}/"))
+    return tuple(name for name in names if (FOLDER / f"{name}.csv").is_file())
+
+
+@cache
+def _columns(study: str) -> Mapping[tuple[str, str], published.Reference]:
+    """(data set, setting) of a task -> the printed column that it names."""
+    tasks = catalogue.expand(study)["tasks"].values()
+    return {
+        (task["dataset"], task["setting"]): published.reference(task["published"], task["dataset"], task["setting"])
+        for task in tasks
+        if task.get("published")
+    }
+
+
+@cache
+def _scores(study: str) -> list[dict[str, Any]]:
+    return [{str(k): v for k, v in row.items()} for row in pd.read_csv(FOLDER / f"{study}.csv").to_dict("records")]
+
+
+def _verdict(row: published.Row, state: str, ours: float, std: float) -> str:
+    """Whether our score is within two standard deviations of the printed one, or our size within half a percent."""
+    if state == SIZE:
+        return "agrees" if abs(ours - row.mean) <= 0.005 * abs(row.mean) else "differs"
+    if state not in (FULL, OTHER) or not np.isfinite(std):
+        return ""
+    return "differs" if abs(ours - row.mean) > 2 * np.hypot(std, np.nan_to_num(row.std)) else "agrees"
+
+
+def _core_minutes(row: Mapping[str, Any]) -> float:
+    """Of all seeds, on one core; NaN where nothing was trained."""
+    return float(row.get("seconds", np.nan)) * float(row.get("seeds", np.nan)) / 60
+
+
+def counts(entries: list[Entry]) -> pd.DataFrame:
+    """Printed numbers by state (rows) and paper (columns), with their sums."""
+    frame = pd.DataFrame(entries)
+    table = pd.crosstab(frame["state"], frame["paper"]).reindex([*STATES], fill_value=0)[[*published.PAPERS]]
+    table["all"] = table.sum(axis=1)
+    table.loc["all"] = table.sum()
+    return table
+
+
+def page(entries: list[Entry]) -> str:
+    """The page as Markdown."""
+    table = counts(entries).rename(columns=published.PAPERS)
+    lines = [["state", *map(str, table.columns)], ["---", *["--:"] * len(table.columns)]]
+    lines += [[str(state), *map(str, row)] for state, row in zip(table.index, table.to_numpy(), strict=True)]
+    text = INTRODUCTION + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    for paper, name in published.PAPERS.items():
+        text += f"\n## {name}\n"
+        of_paper = [entry for entry in entries if entry.paper == paper]
+        for title in dict.fromkeys(entry.table for entry in of_paper):
+            text += f"\n### {name}, {title}\n\n" + _matrix([entry for entry in of_paper if entry.table == title])
+    return text
+
+
+def _matrix(entries: list[Entry]) -> str:
+    """A table as printed: methods in rows, and a column for each data set, setting and quantity."""
+    quantities = {entry.metric for entry in entries} - {*METRICS}
+    cells: dict[str, dict[str, str]] = {}
+    for entry in entries:
+        column = ", ".join(filter(None, (entry.dataset, entry.setting)))
+        row = " ".join(filter(None, (entry.method, entry.metric if quantities else ""))).replace("_", " ")
+        cells.setdefault(row, {})[column] = _cell(entry)
+    columns = [*dict.fromkeys(column for row in cells.values() for column in row)]
+    lines = [["", *columns], ["---", *["--:"] * len(columns)]]
+    lines += [[row, *(values.get(column, "") for column in columns)] for row, values in cells.items()]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(entry: Entry) -> str:
+    """The printed number, and ours in brackets where the whole budget was trained; bold where they differ."""
+    printed = f"{entry.printed:g}"
+    if not np.isfinite(entry.ours):
+        return printed + MARKS.get(entry.state, "")
+    ours = f"{entry.ours:.4g}"
+    return f"{printed} [{f'**{ours}**' if entry.verdict == 'differs' else ours}{MARKS.get(entry.state, '')}]"
+
+
+INTRODUCTION = """# Ledger: every printed number
+
+Each of the numbers that the five papers print stands here once, as printed. Ours are in brackets where the paper's
+whole budget was trained, and **bold** where they differ: a mean over seeds by more than two standard deviations, a size
+by more than half a percent. ¹: one seed, so no verdict. ᶜ: the set-up of public code. r: trained with a smaller budget,
+whose numbers stand on the pages of the papers and never beside printed ones. –: the data were not at hand. No mark: not
+run. [ledger.csv](ledger.csv) has the same rows with the study, the seeds and the cost. `python -m tools.docs.ledger`
+writes both again.
+
+"""
+
+
+if __name__ == "__main__":
+    run_main(main)
