@@ -22,7 +22,7 @@ from tools.guides import ROOT, follow, guide, outputs
 
 EXAMPLES = ("docs/guides/flights.md", "docs/guides/shoulder.md", "docs/guides/graph.md")
 PARTS = ("docs/add-method.md", "docs/add-model.md")
-GUIDES = ("README.md", "docs/own-data.md", *PARTS, "docs/installation.md", *EXAMPLES)
+GUIDES = ("README.md", "docs/own-data.md", *PARTS, "docs/installation.md", "docs/guides/contestants.md", *EXAMPLES)
 PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
 
 

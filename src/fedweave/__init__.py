@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fedweave import _renamed
 
 if TYPE_CHECKING:
-    from fedweave import data, families, methods, models, settings, testing
+    from fedweave import contestants, data, families, methods, models, settings, testing
     from fedweave.comparison.compare import compare, fit, load
     from fedweave.comparison.comparison import Comparison
     from fedweave.comparison.method_result import MethodResult
@@ -55,7 +55,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "model": ("fedweave.models.registry",),
     "partition": ("fedweave.data.partitions.registry", "rule"),
 }
-_MODULES = ("data", "families", "methods", "models", "settings", "testing")
+_MODULES = ("contestants", "data", "families", "methods", "models", "settings", "testing")
 
 __all__ = [
     "BadInput",
@@ -68,6 +68,7 @@ __all__ = [
     "Progress",
     "Recommendation",
     "compare",
+    "contestants",
     "data",
     "dataset",
     "families",

@@ -105,6 +105,14 @@ class Diverged(RuntimeError):
         super().__init__(": ".join(filter(None, [place, "; ".join(filter(None, [problem, remedy]))])))
 
 
+class ContestantFailed(Diverged):
+    """Code from elsewhere gave no predictions that can be scored; the message is one line."""
+
+    def __init__(self, place: str, problem: str = "", remedy: str = "") -> None:
+        words = (" ".join(text.split()) for text in (place, problem, remedy))
+        super().__init__(*(_shorten(text, MAX_MESSAGE_LENGTH) for text in words))
+
+
 def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> str:
     """Return `value` if it is one of `choices`.
 

@@ -20,9 +20,10 @@ from fedweave.comparison.plan import plan as make_plan
 from fedweave.comparison.progress import Callback, ProgressBar, build_reporter, estimate, heading
 from fedweave.comparison.results_folder import results_folder
 from fedweave.comparison.tuning import tune_runs
+from fedweave.contestants import running
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Report
-from fedweave.errors import BadInput, Diverged
+from fedweave.errors import BadInput, ContestantFailed, Diverged
 from fedweave.files.atomic import write_atomic
 from fedweave.methods import METHODS
 from fedweave.own_data.argument_checks import check_callbacks, check_folder
@@ -213,7 +214,9 @@ def perform(
         Diverged: every run diverged.
     """
     describe_data(plan, folder, figures, equal_terms)
+    trained = {key: METHODS[item.method].has_models for key, item in plan.study.runs.items()}
     keys = [key for key in plan.study.runs if not (resume and is_finished(plan, key, folder))]
+    keys.sort(key=lambda key: not trained[key])  # code from elsewhere comes last, as its threads could disturb forks
     if not resume:
         _remove_partial_results(plan, folder)
     diverged: list[Diverged] = []
@@ -223,7 +226,7 @@ def perform(
     total_rounds = sum(plan.study.run(key).train.rounds for key in keys) * len(plan.study.seeds)
     bar, threads = ProgressBar(progress, total_rounds, callbacks), torch.get_num_threads()
     try:
-        if progress and total_rounds >= MIN_ROUNDS_FOR_ESTIMATE:
+        if progress and total_rounds >= MIN_ROUNDS_FOR_ESTIMATE and trained[keys[0]]:
             first = repetition.prepare(plan.study.run(keys[0]), *plan.inputs)
             bar.write(heading(plan.study, estimate(first, plan.study) * len(keys) / len(plan.study.runs)))
         best = tune_runs(plan, folder, bar.show_tuning)
@@ -234,10 +237,7 @@ def perform(
             except Diverged as error:
                 # An earlier result of this name has other settings: it must not be taken for this one.
                 (folder / "runs" / key / "run.json").unlink(missing_ok=True)
-                # Here, settings of the training are arguments and have no prefix.
-                shown = Diverged(key, error.problem, repetition.suggest_change(run, block=""))
-                shown.__cause__ = error
-                diverged.append(shown)
+                diverged.append(_name_run(run, error))
                 remaining.discard(key)
     finally:
         bar.close()
@@ -245,6 +245,16 @@ def perform(
     if not remaining:
         raise diverged[0]
     return [str(error) for error in diverged]
+
+
+def _name_run(run: RunSpec, error: Diverged) -> Diverged:
+    """`error` with the name of its run and the way out, in the words of `compare`."""
+    if isinstance(error, ContestantFailed):
+        return error
+    # Here, settings of the training are arguments and have no prefix.
+    shown = Diverged(run.key, error.problem, repetition.suggest_change(run, block=""))
+    shown.__cause__ = error
+    return shown
 
 
 def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None:
@@ -261,7 +271,16 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None
             further_rounds.store_state(checkpoints, run, seed, report.state)
         return build_progress(seed, report)
 
-    histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
+    if prepared.method.has_models:
+        histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
+    else:
+        prepared, facts = running.prepare(prepared), plan.federation.dataset
+        names = (plan.federation.classes, facts.categories)
+
+        def report_seed(seed: int, report: Report) -> None:
+            bar.receive(build_progress(seed, report))
+
+        histories = running.run_repetitions(prepared, run_folder, checkpoints, report_seed, *names)
     bar.end_method(prepared.rounds, run.seeds)
     (run_folder / "run.json").unlink(missing_ok=True)
     write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")

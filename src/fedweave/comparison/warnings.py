@@ -22,6 +22,7 @@ from fedweave.results import (
     sampling_note,
     unconverged_rows,
 )
+from fedweave.results.contestants import contestant_notes
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.selection import progress
 from fedweave.results.verdicts import describe_parts, join_names, reason_without_power
@@ -37,6 +38,7 @@ def collect_warnings(comparison: Origin) -> list[str]:
         *_compare_with_controls(comparison),
         *_find_unconverged_methods(comparison),
         *_find_uniform_graphs(comparison),
+        *contestant_notes(comparison.study.runs),
         *_notes(comparison),
         *_describe_test_power(comparison),
     ]

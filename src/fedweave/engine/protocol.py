@@ -5,9 +5,10 @@ dictionaries of tensors. Only `enrol`, `client_update`, `personalize` and `predi
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, Self
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -119,6 +120,10 @@ class Method(NamedSettings, ABC):
     pools: ClassVar[bool] = False
     # Whether downloads are mixtures of models by the weights of a graph, so that one source can be left out.
     mixes: ClassVar[bool] = False
+    # Whether it leaves models behind, which predict new rows.
+    has_models: ClassVar[bool] = True
+    # What the record of its run says besides its settings.
+    record: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     # Entries of an upload that are parameters: privacy, attacks and defences measure them from what was sent.
     parameters: ClassVar[tuple[str, ...]] = ("model",)
     # Entries of an upload that follow from numbers of training rows, which are public: privacy adds no noise to them.

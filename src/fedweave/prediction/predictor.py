@@ -159,6 +159,10 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
             run.folder,
             "is of a federation, whose models stay on the nodes; predict there: python -m fedweave.deployment predict",
         )
+    if run.info.get("contestant"):
+        raise BadInput(
+            run.folder, "is of a contestant, which left predictions and no models; predict with its own code"
+        )
     if not any(run.folder.glob(serving.MODELS)):
         raise BadInput(
             run.folder, "no models are stored; train again with evaluate={'models': True}, which is the default"

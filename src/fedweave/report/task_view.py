@@ -16,6 +16,7 @@ from fedweave.report.graphs import GraphFigures
 from fedweave.report.method_views import POINTS, PageFigure, TextTable
 from fedweave.report.rounds import round_figures
 from fedweave.results import Run, Study, Tables, parts, published
+from fedweave.results.contestants import contestant_notes
 from fedweave.results.gains import client_differences
 from fedweave.results.marks import CONTROLS, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
 from fedweave.results.nonfinite import nonfinite_outputs_note
@@ -198,7 +199,7 @@ def _metric_notes(runs: list[Run]) -> list[str]:
 
 def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[str]:
     notes = list(dict.fromkeys(str(run.info["note"]) for run in runs if run.info.get("note")))
-    notes += _metric_notes(runs)
+    notes += [*contestant_notes(runs), *_metric_notes(runs)]
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
         labels = [run.label for run in runs if run.shortfall == reason]
         who = "" if len(labels) == len(runs) else f" ({', '.join(labels)})"

@@ -62,7 +62,7 @@ def write(
         _write_portrait(folder / f"portrait-{seed}.npz", history, prepared.for_seed(seed))
         # A deployed run has the scaling and the graphs of the first split.
         deployable = prepared.split is None or seed == prepared.run.seeds[0]
-        if history.snapshot and prepared.run.evaluate.models and deployable:
+        if history.snapshot and prepared.run.evaluate.models and deployable and prepared.method.has_models:
             save_tensors(
                 folder / f"models-{seed}.pt", {"round": history.snapshot["round"], "models": history.snapshot["models"]}
             )
@@ -112,6 +112,7 @@ def _run_record(prepared: PreparedRun, histories: dict[int, History]) -> dict[st
         **({"splits": prepared.run.task.partition["seeds"]} if prepared.split else {}),
         "cohorts": federations.cohorts(run, prepared.federation),
         "leaks": prepared.method.leaks,
+        **prepared.method.record,
         "pools": prepared.method.pools,
         "poolable": "pooled_rows" in task.capabilities,
         "parameters": parameter_count(task.template),

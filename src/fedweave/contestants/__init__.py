@@ -1,0 +1,137 @@
+"""Contestants: code that fedweave has not written, judged beside its methods.
+
+    fw.compare(federation, ["local", "fedavg", fw.contestants.program("python mine.py")])
+
+A contestant gets the rows of a federation without the targets of test rows, and gives predictions. They are scored,
+tested and shown as those of any method, with a note of what is not equal. docs/contestants.md has the protocol.
+"""
+
+import math
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fedweave.contestants.entry import Contestant, build_entry
+from fedweave.contestants.functions import EstimatorRunner, FunctionRunner
+from fedweave.contestants.programs import ProgramRunner
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
+from fedweave.errors import BadInput, choose, format_value
+
+__all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "function", "program"]
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+PYTHON = ("python", "python3")  # the interpreter that runs fedweave
+
+
+def function(fit_predict: Callable[[ContestTask], Any], name: str | None = None) -> type[Contestant]:
+    """A function of Python as a contestant; it runs in this process.
+
+    Args:
+        fit_predict: (task) -> {name of a client: (predictions for its validation rows, for its test rows)}, or these
+            pairs in the order of the clients, or `ContestAnswers`. See `ContestTask` and `ContestAnswers`.
+        name: in tables; default: that of the function.
+
+    Raises:
+        BadInput: it is not a function, or has no name that can be used.
+
+    >>> import numpy as np
+    >>> from fedweave import Federation, compare
+    >>> def most_frequent(task):
+    ...     answers = {}
+    ...     for client in task.clients:
+    ...         shares = np.bincount(client.train_y, minlength=task.outputs) / len(client.train_y)
+    ...         answers[client.name] = [np.tile(shares, (len(x), 1)) for x in (client.val_x, client.test_x)]
+    ...     return answers
+    >>> federation = Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
+    >>> compare(federation, ["local", function(most_frequent)], rounds=1, seeds=1, progress=False).methods
+    ('local', 'most_frequent')
+    """
+    if not callable(fit_predict):
+        raise BadInput("contestants.function", f"{format_value(fit_predict)} is not a function; write one of (task)")
+    given = name or getattr(fit_predict, "__name__", "").strip("<>")
+    return build_entry(_check_name(given, "function"), FunctionRunner(fit_predict))
+
+
+def estimator(
+    sklearn_estimator: Any, scope: Literal["client", "pooled"] = "client", name: str | None = None
+) -> type[Contestant]:
+    """An estimator of scikit-learn as a contestant, on flattened inputs.
+
+    Args:
+        sklearn_estimator: with `fit` and `predict`; of classes `predict_proba` is used where there is one.
+        scope: "client" fits one to the rows of each client, "pooled" fits one to the rows of all clients.
+        name: in tables; default: its class, with "-pooled" behind.
+
+    Raises:
+        BadInput: it is not an estimator, or the scope is unknown.
+    """
+    choose(scope, ("client", "pooled"), "contestants.estimator: scope")
+    lacking = [word for word in ("fit", "predict", "get_params") if not hasattr(sklearn_estimator, word)]
+    if lacking or isinstance(sklearn_estimator, type):
+        problem = f"{format_value(sklearn_estimator)} is not an estimator of scikit-learn; give one, as Ridge()"
+        raise BadInput("contestants.estimator", problem)
+    given = name or type(sklearn_estimator).__name__ + ("-pooled" if scope == "pooled" else "")
+    return build_entry(_check_name(given, "estimator"), EstimatorRunner(sklearn_estimator, scope))
+
+
+def program(
+    command: str | Sequence[str],
+    *,
+    name: str | None = None,
+    folder: Path | str = ".",
+    uses: Sequence[Path | str] = (),
+    env: Mapping[str, str] | None = None,
+    timeout: float = 3600.0,
+    memory: float | None = None,
+) -> type[Contestant]:
+    """A program of any language as a contestant; it runs once a seed, in a process group of its own.
+
+    It gets the folder of its task and the folder for its output as two more words of its command.
+
+    Args:
+        command: as in a shell, without its special characters, or a list of words. `python` is the interpreter that
+            runs fedweave; the path of another one is an environment of its own.
+        name: in tables; default: that of the first file in the command.
+        folder: where it starts.
+        uses: files and folders that it depends on, besides the files in the command: if one of them changes, it runs
+            again. Paths are relative to `folder`.
+        env: more variables of its environment; by default it gets a few, such as PATH and HOME.
+        timeout: seconds of one repetition, after which it is ended with all its children.
+        memory: MiB of address space of each of its processes.
+
+    Raises:
+        BadInput: the command, a file or a limit is wrong.
+    """
+    place, start = "contestants.program", Path(folder).resolve()
+    words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
+    if not words:
+        raise BadInput(place, "the command is empty; give one, such as 'python mine.py'")
+    if words[0] in PYTHON:
+        words[0] = sys.executable
+    path = (env or {}).get("PATH", os.environ.get("PATH", os.defpath))
+    if not shutil.which(words[0], path=path) and not (start / words[0]).is_file():
+        raise BadInput(place, f"there is no program {words[0]!r} in {start} or on PATH; give its path")
+    for limit, value in (("timeout", timeout), ("memory", memory)):
+        if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            raise BadInput(f"{place}: {limit}", f"{format_value(value)} is not a number above 0")
+    named = [start / word for word in words[1:] if (start / word).is_file()]
+    used = [start / path for path in uses]
+    if missing := [path for path in used if not path.exists()]:
+        raise BadInput(f"{place}: uses", f"{missing[0]} is not there; give files and folders below {start}")
+    script = next((word for word in words[1:] if word.endswith((".py", ".R", ".r", ".jl", ".sh"))), None)
+    if script and not (start / script).is_file():
+        raise BadInput(place, f"there is no file {script} in {start}; give folder= or its path")
+    given = name or (named[0] if named else Path(words[0])).stem
+    runner = ProgramRunner(tuple(words), start, (*named, *used), dict(env or {}), float(timeout), memory)
+    return build_entry(_check_name(given, "program"), runner)
+
+
+def _check_name(name: str, kind: str) -> str:
+    if not NAME.fullmatch(name):
+        raise BadInput(f"contestants.{kind}: name", f"{name!r} is not a name; give name= of letters, digits, - and _")
+    return name

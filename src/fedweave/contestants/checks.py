@@ -1,0 +1,162 @@
+"""Checks: what a contestant may take part in, and whether its predictions can be scored."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
+from fedweave.data import Dataset
+from fedweave.errors import BadInput, ContestantFailed, format_count, format_value
+from fedweave.study.spec import RunSpec
+
+PARTS = ("val", "test")
+MOST_POINTS = 100_000  # of all curves of a repetition
+OFF = 1e-3  # of a sum of probabilities from 1, by which rounding in a file of text is excused
+
+
+def check_run(run: RunSpec, dataset: Dataset, where: str) -> None:
+    """Refuse a contestant in a run whose data it cannot be given, or whose terms it cannot be held to.
+
+    Raises:
+        BadInput: naming the contestant and the setting.
+    """
+    place = f"{where}: {run.method}"
+    if dataset.kind != "images" or dataset.channels:
+        forecasts = "forecasts: their later test inputs contain the targets of earlier ones"
+        what = forecasts if dataset.kind != "graph" else "graphs of clients: their nodes are the inputs of each other"
+        raise BadInput(place, f"{run.task.dataset} has {what}; a contestant takes rows, with classes or numbers")
+    terms = {
+        "privacy": run.train.privacy,
+        "robust": run.train.robust,
+        "newcomers": run.train.newcomers,
+        "attack": run.task.attack,
+    }
+    if given := [name for name, value in terms.items() if value]:
+        raise BadInput(
+            place, f"{given[0]} cannot be asked of code from elsewhere; leave out the setting or the contestant"
+        )
+
+
+def check_answers(task: ContestTask, answers: Any, label: str) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """Position of each evaluated client -> (outputs [v, K] of its validation rows, [m, K] of its test rows).
+
+    Args:
+        label: of the contestant, for messages.
+
+    Raises:
+        ContestantFailed: one line that names the contestant, the client and the part.
+    """
+    pairs = _pairs(task, answers.predictions if isinstance(answers, ContestAnswers) else answers, label)
+    checked = {}
+    for i, client in enumerate(task.clients):
+        if client.evaluated:
+            parts = [_check(task, client, part, value, label) for part, value in zip(PARTS, pairs[i], strict=True)]
+            checked[i] = (parts[0], parts[1])
+    return checked
+
+
+def _pairs(task: ContestTask, predictions: Any, label: str) -> list[Any]:
+    """A pair for each client in the order of the task."""
+    names = [client.name for client in task.clients]
+    if isinstance(predictions, Mapping):
+        if missing := [c.name for c in task.clients if c.evaluated and c.name not in predictions]:
+            raise ContestantFailed(f"{label}: client {missing[0]!r}", "it gave no predictions for this client")
+        pairs = [predictions.get(name) for name in names]
+    elif isinstance(predictions, Sequence) and not isinstance(predictions, str):
+        if len(predictions) != len(names):
+            counts = f"{len(predictions)} for {format_count(len(names), 'client')}"
+            raise ContestantFailed(label, f"it gave {counts}; give a pair (val, test) for each client in its order")
+        pairs = [*predictions]
+    else:
+        problem = f"it gave {format_value(predictions)}; give {{name of the client: (val, test)}}"
+        raise ContestantFailed(label, problem)
+    for client, pair in zip(task.clients, pairs, strict=True):
+        if client.evaluated and not (isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2):
+            raise ContestantFailed(f"{label}: client {client.name!r}", "it gave no pair (val, test) of predictions")
+    return pairs
+
+
+def _check(task: ContestTask, client: ContestClient, part: str, value: Any, label: str) -> np.ndarray:
+    """The predictions of a client for a part of its rows, float64 [m, K]."""
+    rows = len(client.val_x if part == "val" else client.test_x)
+    return check_outputs(task, value, rows, f"{label}: client {client.name!r}: {part}")
+
+
+def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.ndarray:
+    """Predictions for `rows` rows as float64 [rows, K].
+
+    Raises:
+        ContestantFailed: at `place`; they have another length or shape, are not finite, or are no probabilities.
+    """
+    try:
+        outputs = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ContestantFailed(place, "it gave no array of numbers") from error
+    classes = task.kind == "classes"
+    if not rows and not outputs.size:
+        return np.zeros((0, task.outputs))
+    if outputs.ndim == 0 or len(outputs) != rows:
+        count = "one number" if outputs.ndim == 0 else format_count(len(outputs), "prediction")
+        raise ContestantFailed(place, f"it gave {count} for {format_count(rows, 'row')}")
+    if outputs.ndim == 1 and not classes and task.outputs == 1:
+        outputs = outputs[:, None]
+    if outputs.shape != (rows, task.outputs):
+        what = "a probability of each class" if classes else "the numbers of each target"
+        raise ContestantFailed(place, f"it gave {[*outputs.shape]}; give {what}, {[rows, task.outputs]}")
+    if not np.isfinite(outputs).all():
+        bad = np.argwhere(~np.isfinite(outputs))[0]
+        raise ContestantFailed(place, f"its prediction of row {bad[0]} is {outputs[tuple(bad)]}")
+    if not classes:
+        return outputs
+    sums = outputs.sum(1)
+    if (outputs < 0).any() or (abs(sums - 1) > OFF).any():
+        row = int(((outputs < 0).any(1) | (abs(sums - 1) > OFF)).argmax())
+        numbers = ", ".join(f"{number:.4g}" for number in outputs[row][:5])
+        problem = f"its probabilities of row {row} ({numbers}) are below 0, or their sum is {sums[row]:.4g} and not 1"
+        raise ContestantFailed(place, problem)
+    return np.where(abs(sums - 1)[:, None] > 1e-6, outputs / sums[:, None], outputs)
+
+
+def check_graph(task: ContestTask, graph: Any, label: str) -> np.ndarray | None:
+    """The collaboration graph [N, N] that a contestant gave, or None.
+
+    Raises:
+        ContestantFailed: it has another shape or is not finite.
+    """
+    if graph is None:
+        return None
+    count = len(task.clients)
+    try:
+        weights = np.array(graph, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ContestantFailed(f"{label}: graph", "it gave no array of numbers") from error
+    if weights.shape != (count, count) or not np.isfinite(weights).all():
+        raise ContestantFailed(f"{label}: graph", f"it gave {[*weights.shape]}; give finite weights {[count, count]}")
+    return weights
+
+
+def check_bytes(count: Any, label: str) -> int:
+    """A count of bytes that a contestant gave.
+
+    Raises:
+        ContestantFailed: it is not a whole number from 0.
+    """
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+        raise ContestantFailed(f"{label}: bytes", f"it gave {format_value(count)}; give a whole number from 0")
+    return int(count)
+
+
+def check_curves(curves: Any, label: str) -> list[tuple[int, str, float]]:
+    """The curves that a contestant gave.
+
+    Raises:
+        ContestantFailed: an entry is not (round, name, value).
+    """
+    try:
+        rows = [(int(number), str(name), float(value)) for number, name, value in curves]
+    except (TypeError, ValueError) as error:
+        raise ContestantFailed(f"{label}: curves", "it gave no list of (round, name, value)") from error
+    if len(rows) > MOST_POINTS:
+        raise ContestantFailed(f"{label}: curves", f"it gave {len(rows)} points; give {MOST_POINTS} or fewer")
+    return rows

@@ -1,0 +1,159 @@
+"""A program as a contestant: it runs in a process group of its own, which is ended with all its children."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from fedweave.contestants import exchange
+from fedweave.contestants.entry import Runner
+from fedweave.contestants.functions import ALL_ROWS, OWN_BUDGET, UNTUNED
+from fedweave.contestants.rows import ContestAnswers, ContestTask
+from fedweave.errors import ContestantFailed, format_count
+from fedweave.files.atomic import write_atomic
+
+MARK = "FEDWEAVE_CONTESTANT"  # the variable by which a child is found that has left the process group
+# Variables that a program gets; others, among which may be passwords, it gets only by `env`.
+PASSED = (
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "R_HOME", "R_LIBS", "R_LIBS_USER", "JULIA_DEPOT_PATH",
+)  # fmt: skip
+LARGEST_FILE = 1 << 30  # bytes of a file that a program may write, its log among them
+LAST_WORDS = 4096  # bytes at the end of a log, of which a message has the last line
+SCANS = 20  # for children, each of which may start another one until it is ended
+
+
+@dataclass(frozen=True, eq=False)
+class ProgramRunner(Runner):
+    """A command, which gets the folders of its task and of its output as two more words.
+
+    Attributes:
+        command: its words.
+        folder: where it starts.
+        uses: files and folders that it depends on.
+        env: variables besides those of `PASSED`.
+        timeout: seconds of one repetition.
+        memory: MiB of address space of each of its processes, or None.
+    """
+
+    command: tuple[str, ...]
+    folder: Path
+    uses: tuple[Path, ...]
+    env: Mapping[str, str]
+    timeout: float
+    memory: float | None
+
+    how = "program"
+    unequal = (OWN_BUDGET, ALL_ROWS, UNTUNED)
+
+    def digest(self) -> str:
+        hashed = hashlib.sha256(repr((self.command, sorted(self.env.items()))).encode())
+        for file in _files(self.uses):
+            hashed.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
+        return hashed.hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        return {"command": " ".join(self.command), "timeout": self.timeout, "memory": self.memory}
+
+    def run(self, task: ContestTask, log: Path) -> ContestAnswers:
+        with tempfile.TemporaryDirectory(prefix="fedweave-contestant-", ignore_cleanup_errors=True) as temporary:
+            handed, output = Path(temporary, "task"), Path(temporary, "output")
+            exchange.write_task(task, handed, self.timeout)
+            output.mkdir()
+            words = [*self.command, str(handed), str(output)]
+            reason = run_program(words, self.folder, self._environment(temporary), self.timeout, self.memory, log)
+            if reason:
+                raise ContestantFailed(f"it {reason}", f"its last line: {_last_line(log)} (all of it: {log})")
+            return exchange.read_answers(task, output)
+
+    def _environment(self, temporary: str) -> dict[str, str]:
+        passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+        return {**passed, "TMPDIR": temporary, "PYTHONUNBUFFERED": "1", **self.env}
+
+
+def run_program(
+    words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float, memory: float | None, log: Path
+) -> str:
+    """Run a command; returns why it failed, or nothing. No process that it started is left.
+
+    A child that has left the process group is found by a variable of its environment, on Linux. One that has cleared
+    its environment too is not found.
+
+    Args:
+        timeout: seconds.
+        memory: MiB of address space of each process, or None.
+        log: file for what it prints.
+    """
+    mark = uuid4().hex
+    limits = f"ulimit -f {LARGEST_FILE // 512}; " + (f"ulimit -v {int(memory * 1024)}; " if memory else "")
+    write_atomic(log, "")
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", f'{limits}exec "$@"', "sh", *words],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=folder,
+            env={**env, MARK: mark}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return f"was ended after its time limit of {timeout:g} s"
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+            children = _end_marked(f"{MARK}={mark}".encode())
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    if code:
+        return f"ended with exit code {code}"
+    return f"left {format_count(children, 'process')} behind, which {_was(children)} ended" if children else ""
+
+
+def _was(count: int) -> str:
+    return "was" if count == 1 else "were"
+
+
+def _end_marked(mark: bytes) -> int:
+    """End every process whose environment has `mark`; returns how many there were."""
+    ended = set()
+    for _ in range(SCANS):
+        found = [pid for pid in _processes() if mark in _environment_of(pid)]
+        if not found:
+            break
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            ended.add(pid)
+    return len(ended)
+
+
+def _processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    """The variables of a process; none of one that has ended or belongs to another user."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _last_line(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip() if lines else "nothing"
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    """The files of `paths`, those of a folder included."""
+    found = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    return [file for file in found if file.is_file() and "__pycache__" not in file.parts]

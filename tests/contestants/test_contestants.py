@@ -1,0 +1,254 @@
+"""Contestants in a comparison: equal terms with the methods, hidden targets, and failures that cost one line."""
+
+import dataclasses
+import doctest
+import json
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+import fedweave as fw
+from fedweave.contestants.exchange import write_task
+from fedweave.errors import BadInput
+from fedweave.methods import METHODS
+
+CLIENTS, ROWS, ROUNDS, RATE = 4, 60, 30, 0.5
+
+FEDAVG = """
+import json, sys
+from pathlib import Path
+import numpy as np
+
+task, out = map(Path, sys.argv[1:])
+about = json.loads((task / "task.json").read_text())
+clients = [{part: np.load(task / c["folder"] / f"{part}.npz") for part in ("train", "val", "test")}
+           for c in about["clients"]]
+wide = lambda x: np.column_stack([np.ones(len(x)), x.reshape(len(x), -1)])
+def shares(x, weights):
+    values = np.exp(wide(x) @ weights)
+    return values / values.sum(1, keepdims=True)
+weights = np.zeros((1 + clients[0]["train"]["x"][0].size, about["outputs"]))
+sizes = np.array([len(c["train"]["y"]) for c in clients])
+for _ in range(about["budget"]["rounds"]):
+    uploads = []
+    for c in clients:
+        x, y = c["train"]["x"], c["train"]["y"]
+        error = shares(x, weights) - np.eye(about["outputs"])[y]
+        uploads.append(weights - RATE * wide(x).T @ error / len(x))
+    weights = np.average(uploads, axis=0, weights=sizes)
+for c, rows in zip(about["clients"], clients):
+    folder = out / c["folder"]
+    folder.mkdir(parents=True)
+    np.savez(folder / "val.npz", outputs=shares(rows["val"]["x"], weights))
+    table = shares(rows["test"]["x"], weights)
+    np.savetxt(folder / "test.csv", np.column_stack([np.arange(len(table)), table]), "%.17g", ",",
+               header=",".join(["row", *map(str, range(about["outputs"]))]), comments="")
+(out / "bytes.json").write_text(json.dumps({"up": 12, "down": 34}))
+np.savetxt(out / "graph.csv", np.full((len(clients), len(clients)), 1 / len(clients)), delimiter=",")
+(out / "curves.csv").write_text("round,name,value\\n1,mine,0.5\\n2,mine,0.25\\n")
+print("finished")
+""".replace("RATE", str(RATE))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _keep_methods():
+    """Contestants are listed among the methods while they are compared."""
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.fixture(scope="module")
+def federation():
+    draws = np.random.default_rng(3)
+    x = draws.normal(size=(CLIENTS * ROWS, 4))
+    noise = draws.logistic(size=len(x))
+    y = np.where(2 * x[:, 0] - x[:, 1] + 0.5 + 0.5 * noise > 0, "yes", "no")
+    return fw.Federation.from_arrays(x, y, client=[f"c{i % CLIENTS}" for i in range(len(x))])
+
+
+def base_rate(task):
+    """The control of the same name: shares of the classes in all training rows, and one more row of each class."""
+    counts = np.bincount(np.concatenate([c.train_y for c in task.clients]), minlength=task.outputs) + 1.0
+    return {c.name: [np.tile(counts / counts.sum(), (len(x), 1)) for x in (c.val_x, c.test_x)] for c in task.clients}
+
+
+def crash(task):
+    raise RuntimeError("no more\nideas")
+
+
+@pytest.fixture(scope="module")
+def compared(federation, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("contestants")
+    (folder / "mine.py").write_text(FEDAVG)
+    (folder / "fails.py").write_text("print('first')\nraise SystemExit('a reason')\n")
+    c = fw.contestants
+    methods = [
+        "fedavg", c.function(crash), c.program("python fails.py", folder=folder), c.function(base_rate),
+        c.estimator(LogisticRegression()), c.program("python mine.py", folder=folder, timeout=300),
+    ]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fw.compare(
+            federation, methods, model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)), rounds=ROUNDS,
+            batch_size=0, lr=RATE, seeds=2, metric="log_loss", central=False, progress=False, out=folder / "out",
+        )  # fmt: skip
+
+
+def test_a_contestant_that_is_a_control_has_its_score_to_the_last_digit(compared):
+    run = compared["base_rate"].run
+    control = run.info["controls"]["Base rate of all clients"]
+    scores = compared["base_rate"].select_scores()
+    for seed in (0, 1):
+        assert scores[scores["seed"] == seed]["value"].tolist() == control
+
+
+def test_fedavg_as_a_program_agrees_with_ours(compared):
+    """Full batches of a convex loss: only the first values of the model differ."""
+    ours, theirs = (compared[name].select_scores().groupby("seed")["value"].mean() for name in ("fedavg", "mine"))
+    assert abs(ours.mean() - theirs.mean()) < 0.02
+    assert theirs.mean() < compared["base_rate"].select_scores()["value"].mean() - 0.1
+    assert theirs.std() == 0
+
+
+def test_contestants_stand_on_the_board_with_marks(compared):
+    assert set(compared.methods) == {"fedavg", "base_rate", "LogisticRegression", "mine"}
+    assert compared["mine"].run.printed_label == "mine (program)"
+    line = next(line for line in compared.warnings if line.startswith("mine (program)"))
+    assert "not tuned" in line
+    assert "federated" in line
+    page = compared.report().read_text(encoding="utf-8")
+    assert "mine (program) brought its own code" in page
+    again = fw.load(compared.study.folder)
+    assert again.leaderboard()["mean"].tolist() == compared.leaderboard()["mean"].tolist()
+
+
+def test_bytes_curves_and_the_graph_are_stored(compared):
+    run = compared["mine"]
+    assert run.rounds[["bytes_up", "bytes_down"]].drop_duplicates().to_numpy().tolist() == [[12, 34]]
+    curve = run.diagnostics[run.diagnostics["name"] == "mine"]
+    assert curve["value"].tolist() == [0.5, 0.25] * 2
+    assert np.allclose(run.graph(), 1 / CLIENTS)
+    assert (run.run.folder / "log-0.txt").read_text() == "finished\n"
+
+
+def test_failures_are_one_line_each(compared):
+    lines = [line for line in compared.lost if line.startswith(("crash", "fails"))]
+    assert lines[0] == "crash: it ended with RuntimeError: no more"
+    assert lines[1].startswith("fails: it ended with exit code 1: its last line: a reason (all of it: ")
+    assert len(compared.lost) == 2
+
+
+def test_other_metrics_and_models_of_a_contestant(compared):
+    scores = compared.with_metric("accuracy").leaderboard().set_index("method")["mean"]
+    assert scores["mine"] > scores["base_rate"]
+    with pytest.raises(BadInput, match="left predictions and no models"):
+        compared["mine"].predict(np.zeros((1, 4)), "c0")
+
+
+def test_a_program_runs_again_only_when_it_changed(compared, federation):
+    """Whether a finished run is taken from its folder depends on the files of the command."""
+    folder = compared.study.folder.parent
+    runners = [fw.contestants.program("python mine.py", folder=folder).runner.digest() for _ in range(2)]
+    assert runners[0] == runners[1]
+    (folder / "mine.py").write_text(FEDAVG + "\n# another line\n")
+    assert fw.contestants.program("python mine.py", folder=folder).runner.digest() != runners[0]
+    (folder / "mine.py").write_text(FEDAVG)
+
+
+@pytest.fixture(scope="module")
+def task(federation):
+    """What a function gets, caught by one that then fails."""
+    caught = []
+
+    def catch(task):
+        caught.append(task)
+        raise KeyError("enough")
+
+    with pytest.raises(RuntimeError, match="catch: it ended with KeyError"):
+        fw.fit(fw.contestants.function(catch), federation, rounds=1, progress=False)
+    return caught[0]
+
+
+def test_no_target_of_a_test_row_is_handed_out(task, tmp_path: Path):
+    fields = {field.name for field in dataclasses.fields(task.clients[0])}
+    assert "test_y" not in fields
+    assert all(getattr(c, name).base is None for c in task.clients for name in fields - {"name", "evaluated"})
+    write_task(task, tmp_path / "task")
+    files = sorted(str(p.relative_to(tmp_path / "task")) for p in (tmp_path / "task").rglob("*") if p.is_file())
+    names = [f"clients/{i}/{part}.{kind}" for i in range(CLIENTS) for part in ("test", "train", "val")
+             for kind in ("csv", "npz")]  # fmt: skip
+    assert files == [*names, "task.json"]
+    for i in range(CLIENTS):
+        place = tmp_path / "task" / "clients" / str(i)
+        assert np.load(place / "test.npz").files == ["x"]
+        assert (place / "test.csv").read_text().splitlines()[0] == "x1,x2,x3,x4"
+        assert (place / "train.csv").read_text().splitlines()[0] == "x1,x2,x3,x4,y"
+    about = json.loads((tmp_path / "task" / "task.json").read_text())
+    assert (about["version"], about["kind"], about["classes"]) == (1, "classes", ["no", "yes"])
+
+
+def test_text_reads_back_to_the_same_bits(task, tmp_path: Path):
+    write_task(task, tmp_path / "task")
+    table = np.loadtxt(tmp_path / "task" / "clients" / "0" / "train.csv", delimiter=",", skiprows=1)
+    first = task.clients[0]
+    assert np.array_equal(table[:, :-1].astype(np.float32), first.train_x.reshape(len(first.train_x), -1))
+    assert np.array_equal(table[:, -1], first.train_y)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda c: c.program(""), "the command is empty"),
+        (lambda c: c.program("no-such-program-at-all x"), "there is no program 'no-such-program-at-all'"),
+        (lambda c: c.program("python no_such.py"), "there is no file no_such.py"),
+        (lambda c: c.program("python -c 1", name="a", timeout=0), "timeout: 0 is not a number above 0"),
+        (lambda c: c.program("python -c 1", name="a", uses=["no-such"]), "no-such is not there"),
+        (lambda c: c.program("python -c 1", name="a b"), "'a b' is not a name"),
+        (lambda c: c.function(3), "3 is not a function"),
+        (lambda c: c.estimator(LogisticRegression), "is not an estimator"),
+        (lambda c: c.estimator(LogisticRegression(), "all"), "'all' is unknown"),
+    ],
+)
+def test_wrong_contestants_are_refused(make, message: str):
+    with pytest.raises(BadInput, match=message):
+        make(fw.contestants)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"privacy": {"clip": 1.0, "noise": 1.0}}, "base_rate: privacy cannot be asked of code from elsewhere"),
+        ({"methods": {"fedavg": None}}, "the contestant 'fedavg' has the name of a method"),
+    ],
+)
+def test_terms_that_a_contestant_cannot_be_held_to(federation, settings, message: str):
+    named = fw.contestants.function(base_rate, name="fedavg" if settings.pop("methods", None) else None)
+    with pytest.raises(BadInput, match=message):
+        fw.compare(federation, ["local", named], progress=False, **settings)
+
+
+def training_mean(task):
+    return [[np.tile(c.train_y.mean(0), (len(x), 1)) for x in (c.val_x, c.test_x)] for c in task.clients]
+
+
+def test_numbers_are_scored_in_the_unit_of_the_targets():
+    """A contestant gets and gives scaled numbers, and its score is that of the control of the same rule."""
+    x = np.arange(120.0)[:, None] % 7
+    numbers = fw.Federation.from_arrays(x, 50 + 3 * x[:, 0] + np.arange(120) % 2 / 4, client=["a", "b", "c"] * 40)
+    named = fw.contestants.function(training_mean)
+    result = fw.fit(named, numbers, rounds=1, progress=False)
+    assert result.scores.to_numpy() == pytest.approx(result.run.info["controls"]["Training mean"], rel=1e-5)
+
+
+def test_the_example_in_the_docstring_runs():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outcome = doctest.testmod(fw.contestants)
+    assert outcome.attempted
+    assert not outcome.failed

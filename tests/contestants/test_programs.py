@@ -1,0 +1,158 @@
+"""Programs: what they write is checked, and no process of theirs is left."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedweave.contestants.checks import check_answers, check_graph
+from fedweave.contestants.exchange import read_answers
+from fedweave.contestants.programs import run_program
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
+from fedweave.errors import ContestantFailed
+
+PATH = {"PATH": os.environ["PATH"]}
+
+
+def client(name: str, evaluated: bool = True) -> ContestClient:
+    x = np.zeros((2, 1), np.float32)
+    return ContestClient(name, x, np.array([0, 1]), x, np.array([0, 1]), np.zeros((3, 1), np.float32), evaluated)
+
+
+TASK = ContestTask("d", "classes", 2, ("a", "b"), "accuracy", True, 0, 1, (client("Ann"), client("Bob")))
+GOOD = [np.full((2, 2), 0.5), np.full((3, 2), 0.5)]
+
+
+def answers(test) -> dict:
+    return {"Ann": GOOD, "Bob": [GOOD[0], test]}
+
+
+@pytest.mark.parametrize(
+    ("predictions", "message"),
+    [
+        ({"Ann": GOOD}, "me: client 'Bob': it gave no predictions for this client"),
+        ([GOOD], "me: it gave 1 for 2 clients; give a pair (val, test) for each client in its order"),
+        ([GOOD, 3], "me: client 'Bob': it gave no pair (val, test) of predictions"),
+        (None, "me: it gave None; give {name of the client: (val, test)}"),
+        (answers(np.full((2, 2), 0.5)), "me: client 'Bob': test: it gave 2 predictions for 3 rows"),
+        (answers(0.5), "me: client 'Bob': test: it gave one number for 3 rows"),
+        (answers(np.zeros(3)), "me: client 'Bob': test: it gave [3]; give a probability of each class, [3, 2]"),
+        (answers([["a", "b"]] * 3), "me: client 'Bob': test: it gave no array of numbers"),
+        (answers([[0.5, 0.5], [np.nan, 1], [1, 0]]), "me: client 'Bob': test: its prediction of row 1 is nan"),
+        (
+            answers([[0.5, 0.5], [1, 0], [2, -1]]),
+            "me: client 'Bob': test: its probabilities of row 2 (2, -1) are below 0, or their sum is 1 and not 1",
+        ),
+    ],
+)
+def test_predictions_that_cannot_be_scored_are_one_line(predictions, message: str) -> None:
+    with pytest.raises(ContestantFailed) as error:
+        check_answers(TASK, ContestAnswers(predictions), "me")
+    assert str(error.value) == message
+
+
+def test_pairs_by_name_and_by_order_are_the_same() -> None:
+    by_name = check_answers(TASK, {"Bob": GOOD, "Ann": GOOD[::1]}, "me")
+    by_order = check_answers(TASK, [GOOD, GOOD], "me")
+    assert all(np.array_equal(a, b) for i in (0, 1) for a, b in zip(by_name[i], by_order[i], strict=True))
+    assert check_answers(TASK, answers([[0.3334, 0.6667]] * 3), "me")[1][1].sum(1) == pytest.approx(1, abs=1e-12)
+    with pytest.raises(ContestantFailed, match=r"graph: it gave \[2, 3\]; give finite weights \[2, 2\]"):
+        check_graph(TASK, np.ones((2, 3)), "me")
+
+
+def write(folder: Path, position: int, part: str, text: str | None = None) -> None:
+    place = folder / "clients" / str(position)
+    place.mkdir(parents=True, exist_ok=True)
+    if text is not None:
+        (place / f"{part}.csv").write_text(text)
+    else:
+        np.savez(place / f"{part}.npz", outputs=GOOD[part == "test"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "client 'Bob': clients/1/test.npz: it wrote neither this file nor one of CSV in its place"),
+        ('"row","p1","p2"\n1,0,1\n0,0,1\n2,0,1\n', "client 'Bob': clients/1/test.csv: its rows are not 0 to 2 in this"),
+        ("row,p1,p2\n0,0,1\n", "client 'Bob': clients/1/test.csv: its rows are not 0 to 2 in this order"),
+        ("p1,p2\nno,0\n", "client 'Bob': clients/1/test.csv: it cannot be read"),
+    ],
+)
+def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None, message: str) -> None:
+    for position, part in ((0, "val"), (0, "test"), (1, "val")):
+        write(tmp_path, position, part)
+    if text is not None:
+        write(tmp_path, 1, "test", text)
+    with pytest.raises(ContestantFailed) as error:
+        read_answers(TASK, tmp_path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    write(tmp_path, 1, "test", '"row","p1","p2"\n0,0,1\n1,0,1\n2,1,0\n')
+    assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
+
+
+def test_no_object_is_unpickled(tmp_path: Path) -> None:
+    write(tmp_path, 0, "val")
+    np.savez(tmp_path / "clients" / "0" / "test.npz", outputs=np.array([{}, {}, {}], dtype=object))
+    with pytest.raises(ContestantFailed, match="it cannot be read"):
+        read_answers(TASK, tmp_path)
+
+
+def run(script: str, tmp_path: Path, timeout: float = 120.0, memory: float | None = None) -> tuple[str, str]:
+    log = tmp_path / "log.txt"
+    reason = run_program([sys.executable, "-S", "-c", script], tmp_path, PATH, timeout, memory, log)
+    return reason, log.read_text()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for by its parent does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_program_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
+    assert run("print('hello')", tmp_path) == ("", "hello\n")
+
+
+def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    script = "import subprocess, time; print(subprocess.Popen(['sleep', '600']).pid, flush=True); time.sleep(600)"
+    started = time.monotonic()
+    reason, printed = run(script, tmp_path, timeout=5)
+    assert reason == "was ended after its time limit of 5 s"
+    assert time.monotonic() - started < 60
+    assert not is_alive(int(printed))
+
+
+def test_a_child_that_outlives_its_program_is_ended(tmp_path: Path) -> None:
+    """Also one that has left the process group."""
+    script = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)"
+    reason, printed = run(script, tmp_path)
+    assert reason == "left 1 process behind, which was ended"
+    assert not is_alive(int(printed))
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("raise SystemExit(3)", "ended with exit code 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", f"was ended by {signal.SIGSEGV.name}"),
+        ("open('big', 'wb').truncate(1 << 31)", "ended with exit code 1"),
+    ],
+)
+def test_a_program_that_fails_says_how(tmp_path: Path, script: str, reason: str) -> None:
+    assert run(script, tmp_path)[0] == reason
+
+
+def test_a_program_has_a_limit_of_memory_and_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "secret")
+    assert run("bytearray(1 << 29)", tmp_path)[0] == ""
+    reason, printed = run("import os; print(os.environ.get('MY_PASSWORD')); bytearray(1 << 29)", tmp_path, memory=256)
+    assert reason == "ended with exit code 1"
+    assert "None" in printed.splitlines()
+    assert "MemoryError" in printed
