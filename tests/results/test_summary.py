@@ -285,7 +285,7 @@ def test_tasks_have_one_order_in_all_lines(tmp_path: Path, capsys: pytest.Captur
         about = [sentence[0] for sentence in line.sentences if re.match(r"[ab][:,] ", sentence)]
         assert about == sorted(about), line
     tuned = next(line for line in rows if line.topic == "Tuning")
-    assert [sentence[:17] for sentence in tuned.sentences] == ["a: 20 trials each", "b: Untuned: every"]
+    assert [sentence[:17] for sentence in tuned.sentences] == ["a: 20 trials each", "b: Untuned: lr=0."]
     leaderboard.print_summary(Console(), rows)
     shown = capsys.readouterr().out
     assert re.search(r"^Tuning:\n  a: 20 trials .*\n  b: Untuned", shown, re.M)
