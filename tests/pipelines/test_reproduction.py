@@ -20,7 +20,7 @@ from tools.docs.stored_numbers import CLIENTS, FOLDER, client_scores, printed_ro
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
-FILES = sorted((ROOT / reproduction.TABLES).rglob("*.csv"))
+FILES = sorted((ROOT / reproduction.TABLES).glob("*/*.csv"))
 STORED = [path for path in FILES if "." not in path.stem]  # scores; the others have further numbers
 # Names in a claim that contain digits but are not figures
 NAMES = re.compile(

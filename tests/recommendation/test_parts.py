@@ -262,6 +262,7 @@ def test_the_estimate_of_a_schedule_equals_a_calculation_by_hand() -> None:
     second = 2 * (sum([1, 2, 3, 9, 8, 7]) * 4 + 6 * overhead)  # the controls and the slower half, four rounds
     controls, slowest, pooled, other_graphs, curve = 1 + 2 + 3, 9 + 8 + 7, 3, 2 * 9, 2 * 9
     last = (controls + slowest + pooled + other_graphs + curve) * 8 * 2 + (3 + 3 + 1 + 2 + 2) * overhead  # two groups
+    last += 2 * pooled * 8  # five rates of the pooled model: a quarter of the rounds, and three of them to half
     schedule = Schedule(4, 8, (0, 1, 2))
     assert unequal.total_seconds(schedule) == pytest.approx(first + second + last)
     listed_backwards = Costs(dict(reversed(named.items())), seconds, 2)

@@ -197,7 +197,7 @@ def _cell(row: dict) -> str:
 
 def method_table(label: str) -> str:
     """The rows of a method and its variants in all studies as Markdown, or a sentence if there are none."""
-    stored = [path for path in sorted(TABLES.rglob("*.csv")) if "." not in path.stem]
+    stored = [path for path in sorted(TABLES.glob("*/*.csv")) if "." not in path.stem]
     studies = [str(path.relative_to(TABLES).with_suffix("")) for path in stored]
     rows = [row for study in studies for row in _rows(study) if row["method"].partition(" [")[0] == label]
     return HEADER + "".join(map(_line, rows)) if rows else "Not run on a paper's data yet.\n"
