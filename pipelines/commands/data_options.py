@@ -62,7 +62,9 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [*own[:place], *options, *own[place + 1 :]]
 
     @functools.wraps(command)
-    def call(**arguments: Any) -> None:
+    def call(*first: Any, **named: Any) -> None:
+        defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
+        arguments = {**defaults, **dict(zip(signature.parameters, first, strict=False)), **named}
         given = {option.name: arguments.pop(option.name) for option in options}
         command(**arguments, data=parse_options(**given))
 

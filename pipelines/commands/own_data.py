@@ -132,7 +132,7 @@ def predict(
         warnings.simplefilter("ignore", UserWarning)  # it is in the line below
         text = _prediction_table(result, own_rows, client, seed, refit).to_csv(index=False, float_format="%.6g")
     left_out = left_out if len(own_rows) < len(rows) else ""
-    print(f"{result.name} of {client}, {_explain(result, method, seed, refit)}{left_out}", file=sys.stderr)
+    print(f"{result.name} of {client} {_explain(result, method, seed, refit)}{left_out}", file=sys.stderr)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -157,13 +157,13 @@ def export(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it is in the line below
         place = result.export(target, client, seed=seed, refit=refit)
-    print(f"{result.name} of {client}, {_explain(result, method, seed, refit)}: {place}")
+    print(f"{result.name} of {client} {_explain(result, method, seed, refit)}: {place}")
 
 
 def _explain(result: "fw.MethodResult", method: str, seed: int | None, refit: bool) -> str:
     """Why this method is used, and what its models were trained on."""
     why = "as --method says" if method else "which has the best validation score"
-    return f"{why}, {result.refit(seed=seed) if refit else 'trained on training rows'}"
+    return f"({why}; {result.refit(seed=seed) if refit else 'trained on training rows'})"
 
 
 def _check_results_spare(file: Path, out: Path) -> None:

@@ -252,9 +252,9 @@ def test_printed_comparison_has_the_scores_in_a_terminal(tmp_path: Path) -> None
         for line, row in zip(lines, board.to_dict("records"), strict=False):
             numbers = [f"{row[name]:.2f}" for name in ("mean", "low", "high", "pre", "post")]
             assert [word for word in line.split() if word in numbers] == numbers
-        words = [line for line in lines if line.startswith(("equivalent: ", "open: "))]
+        words = [line for line in lines if line.startswith(("equivalent: ", "open: ", "untuned: "))]
         assert [line for line in lines if "[control]" in line] == lines[len(board) : len(lines) - len(words)]
-        assert words == explain_words(board, comparison.study)
+        assert words == [*explain_words(board, comparison.study), "untuned: lr=0.05 for all"]
 
 
 def draw_scores(folder: Path, draws: np.random.Generator) -> fw.Comparison:

@@ -95,7 +95,10 @@ def test_rows_of_the_client_are_predicted_alone(
     printed = capsys.readouterr()
     answers = pd.read_csv(io.StringIO(printed.out))["prediction"].tolist()
     assert answers == fw.load(folder / "out")["ditto"].predict(own.drop(columns="dest"), "BOS").tolist()
-    assert printed.err == f"ditto of BOS, {len(own)} of {len(new)} rows: the others are of other clients\n"
+    assert printed.err == (
+        "ditto of BOS (as --method says; trained on training rows, not refitted: the rows are not in memory), "
+        f"{len(own)} of {len(new)} rows: the others are of other clients\n"
+    )
     new[new["dest"] != "BOS"].to_csv(tmp_path / "new.csv", index=False)
     with pytest.raises(fw.BadInput, match="column 'dest' has no row of 'BOS', but of such as"):
         own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
