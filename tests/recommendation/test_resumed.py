@@ -77,19 +77,19 @@ def test_a_larger_budget_repeats_decisions_only_if_it_allows_more(
         schedule: costs.Schedule = build_recommender(tmp_path, budget=budget)._decide_schedule(
             FEDERATION, journal, notes := []
         )
-        assert bool(notes) == (schedule.size != (50, 3))
+        assert bool(notes) == (schedule.size != (50, 5))
         return schedule.size
 
     journal = Journal(tmp_path / "journal.json", "")
     small = decide("5min")
-    assert small < (50, 3)
+    assert small < (50, 5)
     journal.record_rung(1, [], pd.DataFrame({"candidate": ["local"]}))
     assert decide("4min") == decide("5min") == decide("301s") == small
     assert journal.rung_outcome(1) is not None
-    assert decide("10h") == (50, 3)
+    assert decide("10h") == (50, 5)
     assert journal.rung_outcome(1) is None
     journal.record_rung(1, [], pd.DataFrame({"candidate": ["local"]}))
-    assert decide("20h") == decide("5min") == (50, 3)
+    assert decide("20h") == decide("5min") == (50, 5)
     assert journal.rung_outcome(1) is not None
 
 
