@@ -46,10 +46,7 @@ def deploy(
         ),
     ] = "",
     schedule: Annotated[
-        str,
-        typer.Option(
-            help='cron line of the deployment "nightly", such as "0 2 * * *" (UTC); without it nothing is due'
-        ),
+        str, typer.Option(help='when the deployment "nightly" is due, as a line of cron in UTC, such as "0 2 * * *"')
     ] = "",
     pool: Pool = "",
 ) -> None:
@@ -155,11 +152,8 @@ def _report_schedules(content: dict[str, Any]) -> None:
         for schedule in entry.get("schedules") or ()
         if schedule.get("active", True)
     ]
-    print(
-        f"scheduled: {', '.join(due)}"
-        if due
-        else 'nothing is scheduled; to do so: fedweave deploy --schedule "0 2 * * *"'
-    )
+    hint = 'nothing; for every night: fedweave deploy --schedule "0 2 * * *"'
+    print(f"scheduled: {', '.join(due) or hint}")
 
 
 def register(slots: int, pool: str = pool_names.DEFAULT) -> None:
