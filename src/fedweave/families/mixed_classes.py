@@ -21,6 +21,7 @@ from fedweave.tensors.trees import Tree
 MODE_STEPS = 25  # of the search for û
 START = 0.5  # standard deviation of random effects before the first step
 FURTHEST = 1.0  # longest change of a standard deviation in one step
+UNKNOWN = torch.finfo(torch.float64).max  # a value that none is worse than
 
 
 def find_mode(rows: Rows, coef: Tensor, factor: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ def start_state(clients: int, models: int, columns: int, slopes: str, like: Tens
     rows = {**terms, "point": point, "rows": point.new_zeros(())}
     return {
         "point": point,
-        "best": {**terms, "point": point.clone(), "value": zero + torch.inf},
+        "best": {**terms, "point": point.clone(), "value": zero + UNKNOWN},
         "radius": zero + 1,
         "known": torch.zeros(clients, dtype=torch.bool, device=like.device),
         "clients": {name: torch.stack([value] * clients) for name, value in rows.items()},
@@ -121,7 +122,7 @@ def server_step(state: Tree, ids: Tensor, uploads: Tree, slopes: str, ridge: flo
     is_worse = total["value"] > state["best"]["value"] + 1e-9 * (1 + state["best"]["value"].abs())
     is_worse = is_worse & is_complete & state["known"].all()
     best = {name: torch.where(_column(is_worse, value), state["best"][name], value) for name, value in total.items()}
-    best["value"] = torch.where(is_complete, best["value"], torch.inf)
+    best["value"] = torch.where(is_complete, best["value"], UNKNOWN)
     radius = torch.where(is_worse, state["radius"] / 8, (2 * state["radius"]).clamp(max=1.0))
     count = float(clients["rows"].sum())
     step = newton_step(best["gradient"], unpack(best["hessian"]), radius, count)
