@@ -39,13 +39,16 @@ def leaves(name: str, task: Task, kind: str, executor: Loop | Batched) -> list[t
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_stored_and_sent_tensors_keep_their_precision(name: str, kind: str) -> None:
-    """For every method and executor: the numbers differ, have the same types, and are finite where they were."""
+    """For every method and executor: the numbers have the same types and are finite where they were. They differ where
+    the network is trained.
+    """
     task = tiny.TASKS[kind][0](dtype=torch.float32)
     full, half = leaves(name, task, kind, Loop()), leaves(name, replace(task, products=torch.bfloat16), kind, Loop())
     stacked = leaves(name, replace(task, products=torch.bfloat16), kind, Batched())
     assert [x.dtype for x in half] == [x.dtype for x in stacked] == [x.dtype for x in full]
     assert all(torch.equal(a.isfinite(), b.isfinite()) for a, b in zip(full, half, strict=True))
-    assert any(not torch.equal(a, b) for a, b in zip(full, half, strict=True))
+    differs = any(not torch.equal(a, b) for a, b in zip(full, half, strict=True))
+    assert differs == (METHODS[name].epochs != 0)
 
 
 def test_gradients_are_those_of_the_model_up_to_rounding() -> None:
