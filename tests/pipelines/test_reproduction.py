@@ -16,7 +16,7 @@ from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
 from tests.fake_results import write_study
 from tools.docs import claims, differences, figures, questions, reproduction
-from tools.docs.stored_numbers import CLIENTS, FOLDER, client_scores, printed_rows
+from tools.docs.stored_numbers import CLIENTS, FOLDER, SIZES, client_scores, printed_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
@@ -124,10 +124,10 @@ def test_printed_sizes_are_those_of_the_papers(path: Path) -> None:
     """Every number that the paper prints of a data set stands beside ours."""
     board = printed_rows(str(path.relative_to(ROOT / FOLDER)).removesuffix(".sizes.csv"))
     for line in pd.read_csv(path, na_values=results.EMPTY).to_dict("records"):
-        beside = {name: line.get(f"{label}, printed", float("nan")) for name, label in reproduction.SIZES.items()}
+        beside = {name: line.get(f"{label}, printed", float("nan")) for name, label in SIZES.items()}
         expected = {name: row["mean"] for name, row in board[line["key"]].items()}
         assert {name: value for name, value in beside.items() if value == value} == expected
-        assert all(line[reproduction.SIZES[name]] > 0 for name in expected)
+        assert all(line[SIZES[name]] > 0 for name in expected)
 
 
 def test_the_page_counts_the_sizes_that_agree() -> None:
@@ -135,7 +135,7 @@ def test_the_page_counts_the_sizes_that_agree() -> None:
     higher, counts = 0, []
     for table in ("table4", "table5"):
         sizes = pd.read_csv(ROOT / FOLDER / f"fedsheafhn/{table}.sizes.csv", na_values=results.EMPTY)
-        names = [name for name in reproduction.SIZES.values() if name in sizes]
+        names = [name for name in SIZES.values() if name in sizes]
         ratios = pd.concat([sizes[name] / sizes[f"{name}, printed"] for name in names]).dropna()
         close = (ratios - 1).abs() <= 0.005
         assert f"{close.sum()} of the {len(close)} printed sizes of Table {table[-1]}" in page

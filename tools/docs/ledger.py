@@ -18,7 +18,7 @@ from fedweave.files.atomic import write_atomic
 from fedweave.pipelines.processes import run_main
 from fedweave.results import published
 from fedweave.study import catalogue
-from tools.docs.stored_numbers import FOLDER, METRICS
+from tools.docs.stored_numbers import FOLDER, METRICS, SIZES
 
 CSV = FOLDER / "ledger.csv"
 FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN = (
@@ -29,11 +29,6 @@ STATES = (FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN)  # the first th
 MARKS = {ONE_SEED: "¹", OTHER: "ᶜ", REDUCED: " r", ABSENT: " –"}  # on the page
 # Data that were not at hand for our runs. The readers exist; the pages of the data sets say where the data come from.
 MISSING_DATA = frozenset({"tinyimagenet-resnet18", "emnist", "ogbn-arxiv", "compcars", "pems-bay"})
-# Printed quantity -> column of the files with sizes.
-SIZE_COLUMNS = {
-    "num_clients": "clients", "num_classes": "classes", "num_nodes": "nodes", "num_edges": "edges",
-    "clustering_coefficient": "clustering", "heterogeneity_js_median": "heterogeneity", "num_parameters": "parameters",
-}  # fmt: skip
 
 
 class Entry(NamedTuple):
@@ -123,7 +118,7 @@ def _candidate(study: str, stored: Mapping[str, Any], row: published.Row) -> Can
 
 def _sizes(row: published.Row) -> Iterator[Candidate]:
     """The stored size of a data set or of a model."""
-    file, column = FOLDER / row.paper / f"{row.table}.sizes.csv", SIZE_COLUMNS.get(row.metric)
+    file, column = FOLDER / row.paper / f"{row.table}.sizes.csv", SIZES.get(row.metric)
     if column is None or not file.is_file():
         return
     table = pd.read_csv(file, index_col="key", na_values=results.EMPTY)

@@ -22,7 +22,7 @@ from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
-from tools.docs.stored_numbers import CLIENTS, printed_rows
+from tools.docs.stored_numbers import CLIENTS, SIZES, printed_rows
 
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
@@ -42,15 +42,6 @@ COLUMNS = (
 )
 VERDICTS = ("mark", *map(marks.control_column, marks.CONTROLS), "gain", "loss", "low", "high")
 MEASURES = ("dataset", "setting", "quantity", "value", "printed")
-SIZES = {
-    "num_clients": "clients",
-    "num_classes": "classes",
-    "num_nodes": "nodes",
-    "num_edges": "edges",
-    "clustering_coefficient": "clustering",
-    "heterogeneity_js_median": "heterogeneity",
-    "num_parameters": "parameters",
-}
 RESTORE_HINT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 

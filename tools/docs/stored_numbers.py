@@ -18,6 +18,16 @@ CLIENTS = ".clients.csv.gz"  # ending of the file with the scores of every clien
 SCORES = ("mean", "std", "published_mean", "published_std")
 METRICS = ("accuracy", "mse", "test_acc_pct", "test_mse_x1e-3")  # any other metric is a part of its row's name
 UNITS = {"mse": 1e3}  # metric -> factor from the files' unit to the page's; 1 for all others
+# Printed quantity -> column of the files with sizes of data sets and models.
+SIZES = {
+    "num_clients": "clients",
+    "num_classes": "classes",
+    "num_nodes": "nodes",
+    "num_edges": "edges",
+    "clustering_coefficient": "clustering",
+    "heterogeneity_js_median": "heterogeneity",
+    "num_parameters": "parameters",
+}
 Row = dict[str, Any]
 Group = dict[str, Row]  # by method
 Board = dict[str, Group]  # by "data set, setting"
