@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import psutil
+
 from fedweave.contestants import exchange
 from fedweave.contestants.entry import Runner
 from fedweave.contestants.functions import ALL_ROWS, OWN_BUDGET, UNTUNED
@@ -108,7 +110,7 @@ def run_program(
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-            children = _end_marked(f"{MARK}={mark}".encode())
+            children = _end_marked(mark)
     if code < 0:
         return f"was ended by {signal.Signals(-code).name}"
     if code:
@@ -120,30 +122,26 @@ def _was(count: int) -> str:
     return "was" if count == 1 else "were"
 
 
-def _end_marked(mark: bytes) -> int:
+def _end_marked(mark: str) -> int:
     """End every process whose environment has `mark`; returns how many there were."""
-    ended = set()
+    ended = set[int]()
     for _ in range(SCANS):
-        found = [pid for pid in _processes() if mark in _environment_of(pid)]
+        found = [process for process in psutil.process_iter() if _has_mark(process, mark)]
         if not found:
             break
-        for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-            ended.add(pid)
+        for process in found:
+            with suppress(psutil.Error):
+                process.kill()
+            ended.add(process.pid)
     return len(ended)
 
 
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
-
-
-def _environment_of(pid: int) -> list[bytes]:
-    """The variables of a process; none of one that has ended or belongs to another user."""
+def _has_mark(process: psutil.Process, mark: str) -> bool:
+    """Whether `mark` is in the environment of a process that can be read, and has not ended."""
     try:
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return []
+        return process.environ().get(MARK) == mark
+    except (psutil.Error, OSError):
+        return False
 
 
 def _last_line(log: Path) -> str:
