@@ -21,7 +21,7 @@ from fedweave.errors import Diverged
 from fedweave.own_data.federation import Federation
 from fedweave.recommendation.candidates import CONTROLS, Candidate, build_plan
 from fedweave.results import statistics
-from fedweave.search.scores import is_within_one_error
+from fedweave.search.scores import choose_first
 
 SHARES = (0.25, 0.5)  # of the rounds; one for each rung
 SEEDS = (2000, 2001)  # of the race; the last comparison uses others
@@ -135,8 +135,7 @@ def _find_other_rates(
     for entry in dict.fromkeys(candidate.entry for candidate in candidates):
         group = [one.name for one in candidates if one.entry == entry and outcome[one.name] == GOES_ON]
         if group:
-            best = (max if higher_is_better else min)(group, key=means.__getitem__)
-            taken = next(name for name in group if is_within_one_error(scores[best], scores[name], higher_is_better))
+            taken = choose_first(group, means.__getitem__, scores.__getitem__, higher_is_better)
             others += [name for name in group if name != taken]
     return others
 

@@ -11,6 +11,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from fedweave.runs import repetition
 from fedweave.runs.build import PreparedRun
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.inputs import load_inputs
-from fedweave.search.scores import is_within_one_error, reported_scores
+from fedweave.search.scores import choose_first, reported_scores
 from fedweave.study import plugins, search_spaces
 from fedweave.study.search_spaces import RATE
 from fedweave.study.spec import StudySpec
@@ -177,7 +178,4 @@ def _finite(trials: list[_Trial]) -> list[_Trial]:
 
 def _choose(trials: list[_Trial], higher_is_better: bool) -> _Trial | None:
     """The first of `trials` that is not worse than the best one by more than noise; None without any."""
-    if not trials:
-        return None
-    best = (max if higher_is_better else min)(trials, key=lambda trial: trial.score)
-    return next(trial for trial in trials if is_within_one_error(best.clients, trial.clients, higher_is_better))
+    return choose_first(trials, attrgetter("score"), attrgetter("clients"), higher_is_better) if trials else None

@@ -1,7 +1,8 @@
 """The validation scores that a search sees, and which of two settings they tell apart."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from fedweave.runs import archive
 from fedweave.runs.build import PreparedRun
 from fedweave.runs.history import History, pad_scores
 
+T = TypeVar("T")
 Scores = Sequence[Sequence[float]] | np.ndarray
 
 
@@ -35,3 +37,11 @@ def is_within_one_error(best: Scores, other: Scores, higher_is_better: bool) -> 
     if len(differences) < 2:
         return bool((differences <= 0).all())
     return bool(differences.mean() <= differences.std(ddof=1) / math.sqrt(len(differences)))
+
+
+def choose_first(
+    options: Sequence[T], mean: Callable[[T], float], scores: Callable[[T], Scores], higher_is_better: bool
+) -> T:
+    """The first of `options` that is not worse than the best one by more than noise, as `is_within_one_error` says."""
+    best = (max if higher_is_better else min)(options, key=mean)
+    return next(one for one in options if is_within_one_error(scores(best), scores(one), higher_is_better))
