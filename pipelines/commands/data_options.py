@@ -62,11 +62,11 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters = [*own[:place], *options, *own[place + 1 :]]
 
     @functools.wraps(command)
-    def call(*first: Any, **named: Any) -> None:
+    def call(file: Any, **named: Any) -> None:
         defaults = {one.name: one.default for one in parameters if one.default is not inspect.Parameter.empty}
-        arguments = {**defaults, **dict(zip(signature.parameters, first, strict=False)), **named}
+        arguments = {**defaults, **named}
         given = {option.name: arguments.pop(option.name) for option in options}
-        command(**arguments, data=parse_options(**given))
+        command(file, **arguments, data=parse_options(**given))
 
     call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
