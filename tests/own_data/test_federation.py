@@ -1,5 +1,6 @@
 """Federations from arrays, tables, graphs and known data sets: their content, their splits, and refused input."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -197,6 +198,10 @@ def test_table_preprocessing_uses_training_rows_only() -> None:
     assert "missing values become the median" in text
     assert "kind: category, 2 values" in text
     np.testing.assert_array_equal(federation.preprocessing.encode(table), values)
+    shifted = table.assign(number=table["number"] / 1e3 + 1e8)  # a range of 6 digits would be from 1e+08 to 1e+08
+    text = str(fw.Federation.from_pandas(shifted, client="who", label="label", split="part").describe())
+    low, high = re.search(r"number: number, .* from (\S+) to (\S+), such", text).groups()  # type: ignore[union-attr]
+    assert float(high) - float(low) == pytest.approx((table["number"].max() - table["number"].min()) / 1e3, rel=0.01)
 
 
 def test_each_client_has_its_graph() -> None:

@@ -1,5 +1,6 @@
 """What was understood of each column: its role, type, range, missing values and an example, one line each."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -48,19 +49,26 @@ def describe(values: Any, role: str) -> str:
     kind = array.dtype.kind
     if kind == "O" and {*map(type, present.tolist())} <= {int, float, bool}:
         kind = np.array(present.tolist()).dtype.kind
-    type_name = TYPES.get(kind, "texts")
+    type_name, digits = TYPES.get(kind, "texts"), 6
     if role == "time":
         content = f"{type_name}, {_describe_times(present)}"
     elif kind in "iuf":
-        numbers = present.astype(np.float64)
-        content = f"{type_name} from {numbers.min():.6g} to {numbers.max():.6g}"
+        low, high = float(present.min()), float(present.max())
+        digits = _count_digits(low, high)
+        content = f"{type_name} from {low:.{digits}g} to {high:.{digits}g}"
     else:
         content = f"{type_name}, {len({*map(exported_model.name_of, present.tolist())})} different"
     first = present[:1].tolist()[0]
-    example = f"{first:.6g}" if isinstance(first, float) else format_value(first)
+    example = f"{first:.{digits}g}" if isinstance(first, float) else format_value(first)
     if array.dtype.kind in "mM" or not isinstance(first, str | int | float):
         example = str(present[0]).removesuffix(".000000").replace("T", " ")
     return f"{role}, {content}, such as {example}" + (f", {missing.sum()} missing" if missing.any() else "")
+
+
+def _count_digits(low: float, high: float) -> int:
+    """Significant digits that show the difference between two numbers: 100000000.4 and 100000002.1, not 1e+08."""
+    size, spread = max(abs(low), abs(high)), high - low
+    return 6 if spread <= 0 or not math.isfinite(spread) else min(max(6, math.ceil(math.log10(size / spread)) + 3), 15)
 
 
 def _describe_times(present: np.ndarray) -> str:
