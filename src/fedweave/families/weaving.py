@@ -12,7 +12,7 @@ from fedweave.graphs.weights import mix_models
 from fedweave.settings import Words
 from fedweave.tensors.trees import Params
 
-CELLS = 2**25  # most weights of a graph that are in memory at once
+CELLS = 2**22  # most weights of a graph that are made at once; a method has about twenty arrays of this size
 
 
 def graph_values(*own: str) -> Words:

@@ -21,8 +21,8 @@ from fedweave.engine.protocol import Server, Start
 from fedweave.engine.registry import method
 from fedweave.families import GeneratedModels, SplitClient
 from fedweave.families.mixtures import available_sources, mask_newcomers, newcomer_mask, update_newcomer_mask
-from fedweave.families.weaving import Weaving, all_ids
-from fedweave.graphs.weights import is_recordable, layer_cosine_rows, layer_cosines
+from fedweave.families.weaving import Weaving, all_ids, split_ids
+from fedweave.graphs.weights import layer_cosine_rows, layer_cosines
 from fedweave.settings import Choices, Rate, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
@@ -100,11 +100,13 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
         return table, {**self._state(state["models"], state["updates"]), **newcomer_mask(newcomers, start)}
 
     def collaboration(self, server: Server) -> Tensor:
-        return self.alpha(server["phi"], server["fixed"], all_ids(server["phi"]["p"]))
+        phi, fixed = server["phi"], server["fixed"]
+        parts = split_ids(all_ids(phi["p"]), self.values_per_client(fixed), self.rowwise)
+        return torch.cat([self.alpha(phi, fixed, part) for part in parts], 1)
 
     def _state(self, models: Params, updates: Params, before: Tensor | None = None, ids: Tensor | None = None) -> Tree:
-        """Fixed state; the updates' cosines [L, N, N] of very many clients are not stored but computed when needed."""
+        """Fixed state; cosines [L, N, N] of so many clients that several parts are needed are computed when needed."""
         state, layers = {"models": models, "updates": updates}, [*self.task.layers.values()]
-        if not is_recordable(len(layers), len(next(iter(models.values())))):
+        if len(split_ids(all_ids(next(iter(models.values()))), self.values_per_client(state), self.rowwise)) > 1:
             return state
         return {**state, "cosines": layer_cosines(updates, layers, before, ids)}
