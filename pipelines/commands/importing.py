@@ -21,7 +21,7 @@ from fedweave.study import plugins
 from fedweave.study.catalogue import STUDIES
 
 from . import data_options as opt
-from . import studies
+from . import own_data, studies
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,6 +68,7 @@ def import_(
     methods: Annotated[str, typer.Option(help="methods of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
+    tune: own_data.Tune = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy, or mse for numbers")] = "",
     force: studies.Force = False,
 ) -> None:  # fmt: skip
@@ -75,7 +76,7 @@ def import_(
 
     Example: fedweave import flights.csv --client dest --label late --name flights
     """
-    from fedweave.comparison.plan import plan
+    from fedweave.comparison.plan import default_search, plan
     from fedweave.comparison.results_folder import notes
     from fedweave.own_data.user_files import read_pairs
 
@@ -97,7 +98,7 @@ def import_(
     plugin, study_file = _plugin_path(name), STUDIES / f"{name}.yaml"
     texts = {
         plugin: _plugin_code(file, content, copy, federation, {"client": client, **options}),
-        study_file: _study(federation, budget),
+        study_file: _study(federation, budget, default_search(federation, {}) if tune is None else {"trials": tune}),
     }
     for path, text in texts.items():
         _check_unchanged(path, text, force)
@@ -207,8 +208,8 @@ def _plugin_path(name: str) -> Path:
     return FOLDER / f"own_{name.replace('-', '_')}.py"
 
 
-def _study(federation: "fw.Federation", budget: dict[str, Any]) -> str:
-    """The text of the study file of the data set."""
+def _study(federation: "fw.Federation", budget: dict[str, Any], search: dict[str, Any]) -> str:
+    """The text of the study file of the data set, with the block `tune`."""
     import yaml
 
     from fedweave.comparison.plan import GRAPH, ROWS
@@ -231,7 +232,7 @@ def _study(federation: "fw.Federation", budget: dict[str, Any]) -> str:
         "uses": [f"../{_plugin_path(federation.name).as_posix()}"],
         "seeds": [*range(budget["seeds"])],
         "tasks": {federation.name: task},
-        "tune": {"trials": 0},
+        "tune": search,
     }
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 

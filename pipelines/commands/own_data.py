@@ -32,6 +32,11 @@ Out = Annotated[
 ]
 Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, with commas")]
 Model = Annotated[str, typer.Option(help="client model, a name from `fedweave list models`")]
+Tune = Annotated[
+    int | None,
+    typer.Option(help="trials of the search for each method's settings; 0: no search; default: five learning rates",
+                 show_default=False),
+]  # fmt: skip
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, ditto.lam=0.5 of a method, "
@@ -53,13 +58,7 @@ def compare(
     methods: Methods = "local,fedavg,fedavg_ft,ditto", model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
-    tune: Annotated[
-        int | None,
-        typer.Option(
-            help="trials of the search for each method's settings; 0: no search; default: five learning rates",
-            show_default=False,
-        ),
-    ] = None,
+    tune: Tune = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     margin: Margin = "", settings: Settings = None,
     resume: Annotated[bool, typer.Option(help="reuse finished runs with the same settings and code")] = True,

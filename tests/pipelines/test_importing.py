@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows, clients and parts are those of `from_file`. The project predicts raw rows. Only a change is refused."""
     arguments = {"client": "shop", "label": "price", "name": "orders", "preprocess": "client"}
-    importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
+    importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse", tune=0)
     assert "next: dvc repro" in capsys.readouterr().out
     study = validate.load()
     assert study.tasks["orders"].targets == "numbers"
@@ -62,7 +62,7 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     np.testing.assert_array_equal(result.predict(own, "shop 1"), alone.predict(own, "shop 1"))
     with pytest.raises(fw.BadInput, match="column 'shop' has rows of other clients"):
         result.predict(TABLE, "shop 1")
-    importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse")
+    importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse", tune=0)
     with pytest.raises(fw.BadInput, match=r"own_orders\.py: is there and says something else; .*--force"):
         importing.import_(Path("orders.csv"), client="shop", label="kind", name="orders")
     with Path("imports/orders.csv").open("a", encoding="utf-8") as copy:
@@ -75,7 +75,7 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
 def test_refused_partitions_name_the_file_and_the_task(project: Path) -> None:
     """More clients than rows, and a rule that gives no validation rows."""
     names = {"client": "shop", "label": "kind", "name": "sold"}
-    importing.import_(Path("orders.csv"), **names, methods="local,fedavg", rounds=2, seeds=1)
+    importing.import_(Path("orders.csv"), **names, methods="local,fedavg", rounds=2, seeds=1, tune=0)
     download.main("sold")
     params = Path("params.yaml")
     content = yaml.safe_load(params.read_text(encoding="utf-8"))
@@ -153,6 +153,7 @@ def test_warnings_about_the_data_are_printed(project: Path, capsys: pytest.Captu
     """They are those of `fw.compare` on the same file: few test rows, and names that differ in capitals alone."""
     TABLE[:45].replace({"shop": {"shop 0": "Shop 1"}}).to_csv("warned.csv", index=False)
     importing.import_(Path("warned.csv"), client="shop", label="price")
+    assert validate.load().tune.sampler == "rates"
     printed = [line.removeprefix("warning: ") for line in capsys.readouterr().out.splitlines() if "warning: " in line]
     federation = fw.Federation.from_file("warned.csv", client="shop", label="price")
     with pytest.warns(UserWarning, match="fewer than 10 test rows") as caught:
