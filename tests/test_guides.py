@@ -22,7 +22,10 @@ from tools.guides import ROOT, follow, guide, outputs
 
 EXAMPLES = ("docs/guides/flights.md", "docs/guides/shoulder.md", "docs/guides/graph.md")
 PARTS = ("docs/add-method.md", "docs/add-model.md")
-GUIDES = ("README.md", "docs/own-data.md", *PARTS, "docs/installation.md", "docs/guides/contestants.md", *EXAMPLES)
+KINDS = ("tables", "series", "texts", "images", "graphs", "splits", "models", "predict", "studies")
+OWN_DATA = [f"docs/own-data/{name}.md" for name in KINDS]
+OTHERS = ("docs/installation.md", "docs/guides/contestants.md")
+GUIDES = ("README.md", "docs/own-data.md", *OWN_DATA, *PARTS, *OTHERS, *EXAMPLES)
 PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
 
 
@@ -218,7 +221,7 @@ def test_files_code_and_commands_of_guides_are_found() -> None:
     assert ["fedweave", "run", "--method", "fedavg", "--dataset", "digits", "--rounds", "3"] in guide(
         "docs/installation.md"
     ).commands
-    assert "fw.fit" in guide("docs/own-data.md").script
+    assert [name for name, page in zip(KINDS, OWN_DATA, strict=True) if "fw." not in guide(page).script] == ["studies"]
     assert "flights.csv" in guide("README.md").script
     compare, predict = guide("docs/guides/flights.md").commands
     assert compare[-2:] == ["--out", "flights/"]  # in the second line of the command

@@ -1,4 +1,4 @@
-"""Writes the settings tables into docs/settings.md, docs/own-data.md and docs/methods, from the fields of the classes.
+"""Writes the settings tables into docs/settings.md, docs/own-data/options.md and docs/methods, from fields of classes.
 
 Run it after a change of a setting: `python -m tools.method_tables`. Text outside of the table's markers is
 written by hand and is kept.
@@ -20,7 +20,7 @@ from fedweave.study.schema import EvaluateSpec, TrainSpec, TuneSpec
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "methods"
 # Tables of the blocks of a study, and of the options of one's own data.
 BLOCKS = {"train": TrainSpec, "evaluate": EvaluateSpec, "tune": TuneSpec, "data": DataFields}
-BLOCK_PAGES = [PAGES.parent / name for name in ("settings.md", "own-data.md")]
+BLOCK_PAGES = [PAGES.parent / name for name in ("settings.md", "own-data/options.md")]
 TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 OPTIONAL = (Union, UnionType)  # of settings that may be null, the kind before None
 HEADER = "| setting | default | values | search | meaning |\n|---|---|---|---|---|\n"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedweave import results
 from fedweave.errors import BadInput
@@ -59,10 +60,13 @@ LEGEND = (
         "before the mean, against the leader (corrected over all pairs): ≈ equivalent (margin: {margins}), "
         f"? open ({NOTHING_SHOWN})",
     ),
-    ((results.RULE,), "[control]: a rule, or a model that an analyst would fit; it has no seeds, no rank and no test"),
+    (
+        (results.RULE,),
+        "[control]: rules, and models that an analyst would fit; they have no seeds, no rank and no test",
+    ),
     (
         (results.POOLED,),
-        "[not federated]: a control that trains one model on the pooled rows of all clients; no rank and no test",
+        "[not federated]: controls that train one model on the pooled rows of all clients; no rank and no test",
     ),
     ((TESTED,), "one test decides, over seeds and clients: a verdict is about new seeds and new clients"),
     (
@@ -171,7 +175,7 @@ def fit_board(console: Console, part: pd.DataFrame, controls: pd.DataFrame | Non
 
 
 def board(part: pd.DataFrame, without: Sequence[str] = (), controls: pd.DataFrame | None = None) -> Table:
-    """The leaderboard of one task, `without` some columns; below it the scores of `controls` without a model."""
+    """The leaderboard of one task, `without` some columns; below it the scores of `controls`, by their kind."""
     rows = list(results.leaderboard_rows(part))
     table = Table(title=f"{rows[0]['task']}, {rows[0]['metric']}", title_justify="left", box=None, header_style="bold")
     present = {
@@ -183,8 +187,10 @@ def board(part: pd.DataFrame, without: Sequence[str] = (), controls: pd.DataFram
         table.add_column(header, justify="left" if key == "method" else "right", vertical="bottom", no_wrap=True)
     for row, mark in zip(rows, part["mark"], strict=True):
         table.add_row(*(row[key] for key in keys), style="bold" if mark == "best" else "")
-    for control in () if controls is None else results.control_rows(controls):
-        table.add_row(*(control.get(key, "") for key in keys), style="dim")
+    for kind, group in () if controls is None else controls.groupby("kind"):
+        table.add_row("", Text(f"[{kind}]"), style="dim")  # a row of its own: the names of controls are long
+        for name, row in zip(group["control"], results.control_rows(group), strict=True):
+            table.add_row(*({**row, "method": name}.get(key, "") for key in keys), style="dim")
     return table
 
 

@@ -190,19 +190,48 @@ def test_a_run_whose_server_ended_without_a_message_is_not_waited_for(tmp_path, 
     assert run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)["state"] == "finished"
 
 
-def test_the_bar_has_the_number_of_rounds_before_the_server_writes_it(tmp_path, capsys):
-    """While the server waits for clients, it has written 0 of 0 rounds."""
+def test_the_bar_has_the_number_of_rounds_before_the_server_writes_it(tmp_path, capsys, monkeypatch):
+    """While the server waits for clients, it has written 0 of 0 rounds. The last line says how long all took."""
+    errors = follow_three_rounds(tmp_path, capsys, monkeypatch, terminal=True)
+    assert "| 0/3 [" in errors
+    assert "| 3/3 [" in errors
+    assert "3 rounds in a few seconds\n" in errors
+
+
+def test_a_log_has_lines_and_no_bar(tmp_path, capsys, monkeypatch):
+    assert follow_three_rounds(tmp_path, capsys, monkeypatch, terminal=False) == "3 rounds in a few seconds\n"
+
+
+def test_the_time_to_go_is_that_of_the_rounds_alone(monkeypatch):
+    """The start of the nodes, an hour, comes before the first round. A line is due early and at each quarter."""
     from fedweave.deployment.flower import run_monitor
 
+    clock = [0.0]
+    monkeypatch.setattr(run_monitor.time, "monotonic", lambda: clock[0])
+    lines = run_monitor._Lines(0.0)
+    said = {}
+    for done in range(101):
+        clock[0] = 3600.0 + 60 * done if done else 0.0
+        said[done] = lines.next_line(done, 100, True)
+    assert {done: line for done, line in said.items() if line} == {
+        2: "round 2 of 100: about 1.6 h to go", 28: "round 28 of 100: about 72 min to go",
+        54: "round 54 of 100: about 46 min to go", 80: "round 80 of 100: about 20 min to go",
+        100: "100 rounds in about 2.7 h",
+    }  # fmt: skip
+
+
+def follow_three_rounds(tmp_path, capsys, monkeypatch, terminal):
+    """What the errors have of a federation that waits for clients and then ends."""
+    from fedweave.deployment.flower import run_monitor
+
+    monkeypatch.setattr(run_monitor.sys.stderr, "isatty", lambda: terminal, raising=False)
     written = status.Status(tmp_path, "5")
     written.write("starting", "waiting for clients")
     later = threading.Timer(1.0, lambda: replace(written, rounds=3, round=3).write("finished", "3 rounds"))
     later.start()
     run_monitor.follow(tmp_path, Runs(tmp_path), "5", rounds=3)
     later.join()
-    errors = capsys.readouterr().err
-    assert "| 0/3 [" in errors
-    assert "| 3/3 [" in errors
+    return capsys.readouterr().err
 
 
 def test_a_superlink_that_does_not_answer_gets_the_request_again(tmp_path, monkeypatch):

@@ -1,13 +1,11 @@
 """The choice of a finalist for each client: noise alone makes nobody choose another one, and real differences do."""
 
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
 
 import fedweave as fw
-from fedweave.recommendation import choices, per_client
+from fedweave.recommendation import choices
+from fedweave.recommendation.per_client import z_test
 
 
 def test_exact_differences_are_kept_and_noise_is_not() -> None:
@@ -37,22 +35,19 @@ def test_choices_gain_on_new_rows(mean: float, between: float, error: float) -> 
 
 
 @pytest.mark.parametrize("higher_is_better", [True, False])
-def test_each_client_gets_the_best_of_three_methods(higher_is_better: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_client_gets_the_best_of_three_methods(higher_is_better: bool) -> None:
     """Where the differences are exact, but for clients that are excluded from a method."""
     sign = 1.0 if higher_is_better else -1.0
     scores = sign * np.array([[0.0, 0.0, 0.0, 0.0], [5.0, -5.0, 5.0, 1.0], [9.0, -9.0, -9.0, 2.0]])
-    runs: dict[str, Any] = {
-        name: SimpleNamespace(higher_is_better=higher_is_better, row=row)
-        for name, row in zip(("common", "first", "second"), scores, strict=True)
-    }
-    monkeypatch.setattr(
-        per_client,
-        "validation_differences",
-        lambda run, other: {i: (float(d), 0.0) for i, d in enumerate(run.row - other.row)},
-    )
-    chosen = choices.choose(runs, "common", {"second": [3]})
-    assert chosen == {0: "second", 2: "first", 3: "first"}
-    assert choices.choose(runs, "second", {}).keys() == {1, 2}
+    runs = dict(zip(("common", "first", "second"), scores, strict=True))
+
+    def choose(common: str, excluded: dict[str, list[int]]) -> dict[int, str]:
+        others = {name: row - runs[common] for name, row in runs.items() if name != common}
+        pairs = {name: {i: z_test(float(d), 0.0) for i, d in enumerate(row)} for name, row in others.items()}
+        return choices.choose(pairs, higher_is_better, excluded)
+
+    assert choose("common", {"second": [3]}) == {0: "second", 2: "first", 3: "first"}
+    assert choose("second", {}).keys() == {1, 2}
 
 
 @pytest.mark.acceptance

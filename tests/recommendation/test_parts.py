@@ -265,6 +265,8 @@ def test_the_estimate_of_a_schedule_equals_a_calculation_by_hand() -> None:
     last += 2 * pooled * 8  # five rates of the pooled model: a quarter of the rounds, and three of them to half
     schedule = Schedule(4, 8, (0, 1, 2))
     assert unequal.total_seconds(schedule) == pytest.approx(first + second + last)
+    drawn_settings = Costs(named, seconds, 2, search=0)
+    assert drawn_settings.total_seconds(schedule) == pytest.approx(first + second + last - 2 * pooled * 8)
     listed_backwards = Costs(dict(reversed(named.items())), seconds, 2)
     assert listed_backwards.total_seconds(schedule) == pytest.approx(first + second + last)
 

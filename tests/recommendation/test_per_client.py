@@ -65,11 +65,10 @@ def test_a_few_rows_that_agree_decide_nothing(rows: int, decided: bool, monkeypa
 def test_a_client_with_few_validation_rows_uses_the_common_method(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three wrong rows do not exclude a client from the collaboration. Twelve do."""
     right, wrong = np.ones(rows, bool), np.zeros(rows, bool)
-    runs: list[Any] = [
-        SimpleNamespace(info={"metric": "accuracy"}, higher_is_better=True, hits=[hits]) for hits in (wrong, right)
-    ]
+    runs: list[Any] = [SimpleNamespace(info={"metric": "accuracy"}, hits=[hits]) for hits in (wrong, right)]
     monkeypatch.setattr(per_client, "predictions", lambda run, seed: build_table(run.hits, test=False))
     monkeypatch.setattr(
         per_client.results, "validation_scores", lambda run: pd.DataFrame([[100 * rows.mean() for rows in run.hits]])
     )
-    assert per_client.losing_clients(*runs) == ([0] if rows == 12 else [])
+    pairs = per_client.validation_differences(*runs)
+    assert per_client.losing_clients(pairs, True) == ([0] if rows == 12 else [])

@@ -146,7 +146,7 @@ def test_files_of_the_evaluate_stage(folder: Path, tmp_path: Path) -> None:
     stored = json.loads(
         (copy / "metrics" / "blobs-fedaghn.json").read_text(), parse_constant=lambda name: pytest.fail(name)
     )
-    assert set(stored) == {"accuracy", "std", "worst10", "seconds", "mib"}
+    assert set(stored) == {"accuracy", "std", "worst10"}
     for name in ("clients", "curves", "significance", "best_test_round"):
         assert len(pd.read_csv(copy / f"{name}.csv")) > 0
 

@@ -20,6 +20,7 @@ from fedweave.pipelines.stages import report as report_stage
 from fedweave.report import page as page_data
 from fedweave.report.summary import summary
 from fedweave.results import marks, verdicts
+from fedweave.runs.control_names import LINEAR, PARTIAL, POOLED_BOOSTING
 from tests.fake_results import ARMS, write_run, write_study
 
 METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -3.0, "FedAMP": -4.0, "FedAGHN": 0.0}
@@ -307,6 +308,7 @@ def test_only_visible_columns_are_explained(
     ("width", "present", "absent"),
     [
         (160, ["seconds", "received", "FedAvg-FT"], []),
+        (120, ["Local", "FedAvg-FT", "gain /"], ["seconds"]),
         (100, ["received", "training"], ["seconds"]),
         (60, ["mean ± std"], ["seconds", "MiB"]),
     ],
@@ -314,12 +316,22 @@ def test_only_visible_columns_are_explained(
 def test_a_narrow_terminal_shows_fewer_and_complete_columns(
     tables: results.Tables, width: int, present: list[str], absent: list[str]
 ) -> None:
+    """Beside the names of the controls of all kinds."""
+    kinds = {LINEAR: results.RULE, PARTIAL: results.RULE, POOLED_BOOSTING: results.POOLED}
+    controls = pd.DataFrame(
+        [
+            {"control": name, "kind": kind, "metric": "accuracy", "mean": 50.0, "worst10": 9.0}
+            for name, kind in kinds.items()
+        ]
+    )
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(leaderboard.fit_board(console, tables.board))
+    console.print(leaderboard.fit_board(console, tables.board, controls))
     shown = console.export_text()
     assert "…" not in shown
     assert all(word in shown for word in present)
     assert not any(word in shown for word in absent)
+    lines = [line.split() for line in shown.splitlines() if line.strip()][-5:]
+    assert [line[0] for line in lines] == ["[control]", "Linear", "Partial", "[not", "Boosting"]
     for row in tables.board.to_dict("records") if "received" in present else ():
         assert f"{row['pre']:.2f}  " in shown
         assert f"{row['post']:.2f}  " in shown

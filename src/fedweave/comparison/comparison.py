@@ -88,6 +88,11 @@ class Comparison:
         one_task = len({run.task for run in self.study.runs}) == 1
         return {run.name.removeprefix(f"{run.task}-") if one_task else run.name: run for run in self.study.runs}
 
+    @cached_property
+    def refitted(self) -> dict[tuple[str, int], tuple[Run, str]]:
+        """(name of a run, seed) -> (the run whose models predict, what they were trained on), as far as asked for."""
+        return {}
+
     @property
     def methods(self) -> tuple[str, ...]:
         """Names of the methods."""

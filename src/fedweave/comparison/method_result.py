@@ -174,18 +174,15 @@ class MethodResult:
         """(the run whose models predict, what they were trained on)."""
         self.check_seed(seed)
         seed = self.run.seeds[0] if seed is None else int(seed)
-        if seed not in self._refits:
+        key, refitted = (self.run.name, seed), self.comparison.refitted
+        if key not in refitted:
             has_models = (self.run.folder / f"models-{seed}.pt").is_file()
             if not (has_models and self.comparison.refits):
                 return self.run, "trained on training rows"
             run, text = refit(self.run, seed, self.comparison.federation, self.comparison.model)
             line = f"refitted on {text}" if run else f"trained on training rows, not refitted: {text}"
-            self._refits[seed] = run or self.run, line
-        return self._refits[seed]
-
-    @cached_property
-    def _refits(self) -> dict[int, tuple[Run, str]]:
-        return {}
+            refitted[key] = run or self.run, line
+        return refitted[key]
 
     def predict(
         self, x: Any, client: Any, *, seed: int | None = None, model: Any = None, refit: bool = True
@@ -295,8 +292,9 @@ class MethodResult:
     def _load_predictor(self, model: Any, seed: int | None, refit: bool) -> tuple[Predictor, Run, str]:
         """(the models that predict, their run, what they were trained on)."""
         check_flag(refit, "refit")
+        known = len(self.comparison.refitted)
         run, trained = self._refit(seed) if refit else (self.run, "trained on training rows")
-        if "not refitted" in trained:
+        if "not refitted" in trained and len(self.comparison.refitted) > known:  # once, not at every call
             warnings.warn(f"{self.name}: {trained}", stacklevel=3)
         if model is not None:
             return load_predictor(run, self.clients, model), run, trained

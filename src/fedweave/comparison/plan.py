@@ -20,6 +20,7 @@ from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
+from fedweave.models.inputs import layout_of
 from fedweave.models.source import source_of
 from fedweave.own_data.argument_checks import as_mapping, as_python, as_seeds, check_text, check_train_names
 from fedweave.own_data.federation import Federation
@@ -316,7 +317,8 @@ def _resolve_model(federation: Federation, model: Any, head: str | None) -> tupl
             f"model: {federation.name} holds a {federation.dataset.kind}, which takes models by name alone; give one"
         )
     windows = len(federation.shape) == 2
-    adapter = adapt(model, federation.shape, federation.dataset.outputs, head, windows)
+    inputs = layout_of(federation.dataset.columns)
+    adapter = adapt(model, federation.shape, federation.dataset.outputs, head, windows, inputs)
     return {"name": adapter.name, "code": adapter.code, "head": adapter.head}, adapter
 
 

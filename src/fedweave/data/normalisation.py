@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedweave import exported_model
 from fedweave.data.base import Dataset, Partition
 from fedweave.errors import BadInput, choose
 
@@ -194,9 +195,22 @@ def training_moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[f
     if dataset.kind == "series":
         values = to_float32(dataset.x)[_training_steps(dataset, partition)].astype(np.float64)
         return [float(values.mean())], [float(values.std())]
-    pixels = _to_float64(dataset.x[np.unique(np.concatenate(partition.train))])
+    mean, scale = _channel_moments(dataset, np.unique(np.concatenate(partition.train)))
+    return mean.tolist(), scale.tolist()
+
+
+def _channel_moments(dataset: Dataset, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (1 if constant) of each channel; those of images among several inputs are 0 and 1."""
+    pixels = _to_float64(dataset.x[rows])
     mean, scale = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
-    return mean.tolist(), np.where(scale > 1e-12 * np.abs(mean), scale, 1.0).tolist()
+    scale = np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
+    start = 0
+    for one in dataset.columns if exported_model.has_inputs(dataset.columns) else ():
+        end = start + math.prod(one["shape"])
+        if one["pixels"]:
+            mean[start:end], scale[start:end] = 0.0, 1.0
+        start = end
+    return mean, scale
 
 
 def scale_by_own_rows(dataset: Dataset, partition: Partition, name: Any) -> Any:
@@ -225,9 +239,7 @@ def standard_client(dataset: Dataset, partition: Partition) -> Scaling:
                 "partition"
             )
         owner[client_rows] = i
-        values = _to_float64(dataset.x[train])
-        mean, std = values.mean((0, 2, 3)), values.std((0, 2, 3))
-        moments.append((mean, np.where(std > 1e-12 * np.abs(mean), std, 1.0)))
+        moments.append(_channel_moments(dataset, train))
     shape = (len(moments), dataset.x.shape[1], 1, 1)
     dtype = _precision(dataset)
     centre, scale = (np.asarray(part, dtype=dtype).reshape(shape) for part in zip(*moments, strict=True))

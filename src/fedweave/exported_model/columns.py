@@ -103,6 +103,11 @@ def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
         raise InputError(f"table: two columns have the name {repeated[0]!r}; rename one")
 
 
+def is_encoded(columns: Sequence[Mapping[str, Any]] | None) -> bool:
+    """Whether `columns` of a data set say how a table became vectors; others name windows, images or inputs."""
+    return bool(columns) and not {"role", "input"} & (columns or ())[0].keys()
+
+
 def check_client(rows: Any, column: str, client: str) -> None:
     """Refuse a table with rows of other clients than the one whose model predicts.
 

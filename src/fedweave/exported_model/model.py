@@ -10,7 +10,8 @@ import numpy as np
 
 from .columns import as_images, as_table, check_client, check_columns, encode_column, last_window
 from .errors import InputError
-from .pixels import refuse_files, scale_pixels
+from .inputs import has_inputs, join_inputs
+from .pixels import divide_bytes, refuse_files, scale_pixels
 from .values import as_labels, as_plain
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class Model:
         """Scores of classes [M, C], or numbers [M, K] in the unit of the targets.
 
         Args:
-            rows: a table with the columns of the training's, or rows [M, ...] of the shape that `about` names.
+            rows: a table with the columns of the training's, rows [M, ...] of the shape that `about` names, or of a
+                model with several inputs those of each.
 
         Raises:
             InputError: rows of another shape, a missing column, or a value that is not a number.
@@ -91,7 +93,10 @@ class Model:
         """Rows as the network takes them, float32 [M, ...]; they are centred in the precision of training."""
         columns, kind, nodes = self.about["columns"], self.about["kind"], self.about["nodes"]
         check_client(rows, self.about.get("client_column", ""), self.about["client"])
-        x = self._encode_table(as_table(rows, columns), columns) if columns else self._as_array(rows)
+        if has_inputs(columns):
+            x = join_inputs(rows, columns)
+        else:
+            x = self._encode_table(as_table(rows, columns), columns) if columns else self._as_array(rows)
         if kind == "graph" and len(x) != nodes:
             raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
         inputs = self._scale_series(x) if kind == "series" else self._scale(as_images(x) if kind == "images" else x)
@@ -133,7 +138,7 @@ class Model:
     def _scale(self, x: np.ndarray) -> np.ndarray:
         scaling = self.about["scaling"]
         dtype = scaling.get("precision", "float32")
-        x = (np.arange(256) / 255.0).astype(np.float32)[x] if x.dtype == np.uint8 else np.array(x, dtype=dtype)
+        x = divide_bytes(x) if x.dtype == np.uint8 else np.array(x, dtype=dtype)
         subtracted, divisor = (np.asarray(scaling[name], dtype=dtype) for name in ("subtracted", "divisor"))
         x -= subtracted
         x /= np.maximum(x.sum(1, keepdims=True), 1.0) if scaling["rows"] else divisor

@@ -42,6 +42,11 @@ def scale_pixels(x: np.ndarray, pixels: Mapping[str, Any] | None) -> np.ndarray:
     return x.astype(np.float32)
 
 
+def divide_bytes(x: np.ndarray) -> np.ndarray:
+    """Bytes as float32 from 0 to 1."""
+    return (np.arange(256) / WHITE).astype(np.float32)[x]
+
+
 def refuse_files(x: np.ndarray, shape: Sequence[int]) -> None:
     """Refuse texts and objects in place of images of `shape` [C, H, W]: an exported model opens no files.
 

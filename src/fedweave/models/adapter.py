@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel, find_shared_parameter, make_frozen_buffers
 from fedweave.models.context import ForwardContext
+from fedweave.models.inputs import Layout, OneModule, call, describe, shapes
 from fedweave.models.keyed_layers import FUNCTIONS, KeyedFunctions, make_keyed
 from fedweave.models.source import source_of
 from fedweave.tensors.attention import plain_attention
@@ -55,7 +56,7 @@ class AdaptedModel(ClientModel):
     def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Outputs of the module for rows [B, ...]; a key makes it a training pass."""
         with self._forward_pass(key, mask):
-            return self.inner(self.adapter.reshape_rows(x))
+            return self.adapter.call(self.inner, x)
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the head [B, D]."""
@@ -120,6 +121,7 @@ class Adapter:
         functional: whether functions such as F.dropout run in forward, which then need a key.
         splits: whether the outputs of the module are those of its head.
         code: hash of the model's structure, of its source, and of the values of an instance.
+        inputs: of a module with several inputs, which are stored as one vector.
     """
 
     make: Callable[[], nn.Module]
@@ -130,17 +132,27 @@ class Adapter:
     functional: bool
     splits: bool
     code: str
+    inputs: Layout = ()
 
     def __call__(self) -> ClientModel:
         """A client model."""
-        return AdaptedModel(_prepare(self.make(), self.shape, self.name), self)
+        return AdaptedModel(_prepare(self.make(), self.shape, self.name, self.inputs), self)
 
-    def reshape_rows(self, x: Tensor) -> Tensor:
-        """Stored rows [B, ...] in the shape of the module's inputs, [B, *shape]."""
-        return x.flatten(2).transpose(1, 2) if self.windows else x.reshape(x.shape[0], *self.shape)
+    def call(self, module: nn.Module, x: Tensor) -> Tensor:
+        """Outputs of the module for stored rows [B, ...], which it gets in the shape of its inputs, [B, *shape]."""
+        if self.windows:
+            return module(x.flatten(2).transpose(1, 2))
+        return call(module, x.reshape(x.shape[0], *self.shape), self.inputs)
 
 
-def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = None, windows: bool = False) -> Adapter:
+def adapt(
+    model: Any,
+    shape: tuple[int, ...],
+    outputs: int,
+    head: str | None = None,
+    windows: bool = False,
+    inputs: Layout = (),
+) -> Adapter:
     """An adapter of `model` for inputs of `shape` and `outputs` outputs.
 
     Args:
@@ -148,24 +160,25 @@ def adapt(model: Any, shape: tuple[int, ...], outputs: int, head: str | None = N
             every repetition starts from the values of such a module.
         head: name of the layer that maps features to outputs; default: the last layer with parameters that runs.
         windows: whether inputs [T, C] are stored as [C, 1, T].
+        inputs: of rows with several inputs, whose shapes a callable gets in place of `shape`.
 
     Raises:
         BadInput: `model` gives no module, the module fails on an input, or one of its layers cannot be adapted.
     """
-    make, name = _module_factory(model, shape, outputs)
+    make, name = _module_factory(model, shapes(inputs) or shape, outputs)
     with use_seed(0):
         module = _build_module(make, name)
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
-        module = _prepare(module, shape, name)
+        module = _prepare(module, shape, name, inputs)
         _check_parameters(module, name)
-        code = _hash(module, model if isinstance(model, nn.Module) else None)
+        code = _hash(module, model if isinstance(model, nn.Module) else None, inputs)
         make_keyed(module, name)
-        head_name, functional, splits = _inspect(module, shape, name, head)
-    return Adapter(make, name, shape, windows, head_name, functional, splits, code)
+        head_name, functional, splits = _inspect(module, shape, name, head, inputs)
+    return Adapter(make, name, shape, windows, head_name, functional, splits, code, inputs)
 
 
-def _module_factory(model: Any, shape: tuple[int, ...], outputs: int) -> tuple[Callable[[], nn.Module], str]:
+def _module_factory(model: Any, shape: Any, outputs: int) -> tuple[Callable[[], nn.Module], str]:
     if isinstance(model, nn.Module):
         return lambda: copy.deepcopy(model), type(model).__name__
     if not callable(model):
@@ -196,13 +209,16 @@ def _build_module(make: Callable[[], nn.Module], name: str) -> nn.Module:
     return module
 
 
-def _prepare(module: nn.Module, shape: tuple[int, ...], name: str) -> nn.Module:
+def _prepare(module: nn.Module, shape: tuple[int, ...], name: str, inputs: Layout) -> nn.Module:
     """`module` with initialised parameters in named layers; frozen ones become buffers, never trained or sent."""
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         with torch.no_grad():
-            _run(module, torch.zeros(2, *shape), name)
+            _run(module, torch.zeros(2, *shape), name, inputs)
     make_frozen_buffers(module)
-    return nn.Sequential(OrderedDict(model=module)) if module._parameters else module
+    if not module._parameters:
+        return module
+    layers = OrderedDict(model=module)
+    return OneModule(layers) if inputs else nn.Sequential(layers)
 
 
 def _check_parameters(module: nn.Module, name: str) -> None:
@@ -214,7 +230,9 @@ def _check_parameters(module: nn.Module, name: str) -> None:
         raise BadInput(f"model: {name}: {pair[0]} and {pair[1]} are one parameter; give each layer its own")
 
 
-def _inspect(module: nn.Module, shape: tuple[int, ...], name: str, head: str | None) -> tuple[str, bool, bool]:
+def _inspect(
+    module: nn.Module, shape: tuple[int, ...], name: str, head: str | None, inputs: Layout
+) -> tuple[str, bool, bool]:
     """(name of the head, whether functional dropout runs, whether the outputs of the module are those of the head)."""
     layers = dict(module.named_modules())
     owners = [layer_name for layer_name, layer in layers.items() if layer._parameters]
@@ -224,7 +242,7 @@ def _inspect(module: nn.Module, shape: tuple[int, ...], name: str, head: str | N
     candidates = [layer_name for layer_name in layers if layer_name and (layer_name in owners or layer_name == head)]
     handles = [layers[p].register_forward_hook(lambda *args, p=p: calls.append((p, args[2]))) for p in candidates]
     with torch.no_grad(), _DropoutDetector() as dropout:
-        outputs = _run(module, torch.rand(2, *shape), name)
+        outputs = _run(module, torch.rand(2, *shape), name, inputs)
     for handle in handles:
         handle.remove()
     order = [layer_name for layer_name, _ in calls]
@@ -254,16 +272,20 @@ class _DropoutDetector(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _run(module: nn.Module, x: Tensor, name: str) -> Any:
+def _run(module: nn.Module, x: Tensor, name: str, inputs: Layout) -> Any:
     try:
         with plain_attention:
-            return module.eval()(x)
+            return call(module.eval(), x, inputs)
     except BadInput:
         raise
     except Exception as error:
+        given = f"[B, {', '.join(map(str, x.shape[1:]))}]"
+        shape = f" of shape {[*x.shape]}"
+        if inputs:
+            shape, given = "", describe(inputs)
         raise BadInput(
-            f"model: {name}: fails on inputs of shape {[*x.shape]} ({type(error).__name__}: {_first_line(error)}); "
-            f"it is given batches [B, {', '.join(map(str, x.shape[1:]))}]"
+            f"model: {name}: fails on inputs{shape} ({type(error).__name__}: {_first_line(error)}); "
+            f"it is given batches {given}"
         ) from error
 
 
@@ -271,12 +293,13 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [""])[0][:200]
 
 
-def _hash(module: nn.Module, values: nn.Module | None) -> str:
-    """A hash of the structure of the model, the source of its classes, and `values`, if the user gave an instance.
+def _hash(module: nn.Module, values: nn.Module | None, inputs: Layout) -> str:
+    """A hash of the structure of the model and of its inputs, the source of its classes, and `values`, if the user gave
+    an instance.
 
     Lazy layers of an instance have no values yet: each repetition draws them.
     """
-    content = hashlib.sha256(repr(module).encode())
+    content = hashlib.sha256((repr(module) + (repr(inputs) if inputs else "")).encode())
     for kind in dict.fromkeys(type(layer) for layer in module.modules()):
         if not kind.__module__.startswith("torch."):
             content.update(source_of(kind).encode())

@@ -21,7 +21,7 @@ def join_clients(x: Any, y: Any, client: Any, options: DataOptions) -> tuple[Any
         BadInput: no client is named or each twice, or the arrays of a client do not fit each other or those of others.
     """
     if client is not None:
-        if isinstance(x, Mapping) or isinstance(y, Mapping):
+        if isinstance(y, Mapping):
             raise BadInput("client: x or y is {client: rows}, which names the clients; leave client out")
         return x, y, client, options
     if not isinstance(y, Mapping) or not (x is None or isinstance(x, Mapping)):
@@ -35,8 +35,23 @@ def join_clients(x: Any, y: Any, client: Any, options: DataOptions) -> tuple[Any
         for name in BY_ROW
         if isinstance(value := getattr(options, name), Mapping) and value.keys() == counts.keys()
     }
-    joined_x = None if x is None else _join(x, "x", counts)
+    joined_x = None if x is None else _join_inputs(x, counts) or _join(x, "x", counts)
     return joined_x, _join(y, "y", counts), owners, replace(options, **changes)
+
+
+def _join_inputs(x: Rows, counts: Mapping[Hashable, int]) -> dict[str, np.ndarray]:
+    """The inputs of the rows of all clients, where each has {name: rows}; empty where none has.
+
+    Raises:
+        BadInput: a client has other inputs than the first one.
+    """
+    if not any(isinstance(rows, Mapping) for rows in x.values()):
+        return {}
+    first = next(iter(x.values()))
+    other = [client for client, rows in x.items() if not isinstance(rows, Mapping) or rows.keys() != first.keys()]
+    if other:
+        raise BadInput(f"x: client {other[0]!r} has other inputs than the first client; give all the same names")
+    return {name: _join({c: rows[name] for c, rows in x.items()}, f"x[{name!r}]", counts) for name in first}
 
 
 def _count(rows: Any, option: str, client: Hashable) -> int:

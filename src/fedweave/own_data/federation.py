@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from fedweave import data
+from fedweave import data, exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value, relocate
@@ -66,8 +66,9 @@ class Federation:
         """A federation from arrays with one entry per row, or with those of each client: {client: rows}.
 
         Args:
-            x: vectors [M, F], windows of series [M, T, C], images [M, C, H, W], or a list of texts. Where rows are time
-                steps (`window`, `horizon`), further channels [M, C], or None.
+            x: vectors [M, F], windows of series [M, T, C], images [M, C, H, W], or a list of texts; of models with
+                several inputs {name: array} or a tuple of arrays. Where rows are time steps (`window`, `horizon`),
+                further channels [M, C], or None.
             y: the class of each row, a number or a name, or a number to predict; see `target`. Of time steps the value
                 of each [M], or of several series [M, V].
             client: who owns each row; any hashable value, which is also the client's name. None: x and y (and split,
@@ -294,7 +295,8 @@ class Federation:
 def _summary(federation: Federation) -> str:
     """Clients, rows and targets."""
     dataset = federation.dataset
-    size = " x ".join(map(str, federation.shape))
+    parts = [one["shape"] for one in dataset.columns] if exported_model.has_inputs(dataset.columns) else []
+    size = " and ".join(" x ".join(map(str, shape)) for shape in parts or [federation.shape])
     rows = "nodes" if dataset.kind == "graph" else "windows" if dataset.channels else "rows"
     count = dataset.x.size if dataset.kind == "series" else len(dataset.x)
     unit = "value" if size == "1" else "values"

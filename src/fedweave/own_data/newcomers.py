@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fedweave import data
+from fedweave import data, exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 from fedweave.own_data import arrays, features, graphs, rows
+from fedweave.own_data.argument_checks import convert_input_errors
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.own_data.federation import Federation
 from fedweave.own_data.row_options import DataOptions, follow_rule, row_options
@@ -121,6 +122,9 @@ def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federatio
     preprocessing = federation.preprocessing
     if preprocessing is not None and rows.are_texts(raw):
         raw, client, label = rows.text_table(raw, label, client), "client", "label"
+    if exported_model.has_inputs(federation.dataset.columns):
+        with convert_input_errors():
+            raw = exported_model.join_inputs(raw, federation.dataset.columns)
     if preprocessing is None and not (channels and hasattr(raw, "columns")):
         return Federation(**rows.fields_from_arrays(raw, label, client, options))
     names = [column["name"] for column in federation.dataset.columns if column.get("role", "value") == "value"]
@@ -148,7 +152,7 @@ def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
 
 
 def _preprocessing(dataset: Dataset) -> Preprocessing | None:
-    return None if not dataset.columns or "role" in dataset.columns[0] else Preprocessing.from_data(dataset.columns)
+    return Preprocessing.from_data(dataset.columns) if exported_model.is_encoded(dataset.columns) else None
 
 
 def _freeze_scaling(federation: Federation) -> Any:

@@ -26,6 +26,7 @@ from fedweave.own_data.column_roles import (
 from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
 from fedweave.own_data.row_options import DataOptions, arrange, federation_fields, find_large_clients
+from fedweave.own_data.several_inputs import as_stored, as_vectors, describe_inputs, find_inputs
 from fedweave.own_data.user_files import AMOUNTS, NOTES
 
 if TYPE_CHECKING:
@@ -53,20 +54,28 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: DataOptions) -> dic
         options = replace(options, features=[TEXT_COLUMN], text=[TEXT_COLUMN])
         return fields_from_table(text_table(x, y, client), "client", "label", options)
     scaling = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
-    values, notes = as_features(x, options.name, scaling not in ("none", "unit"))
+    inputs = find_inputs(x, y)
+    if inputs:
+        stored, notes = as_stored(inputs, options.name, scaling)
+        values = as_vectors(stored)
+    else:
+        values, notes = as_features(x, options.name, scaling not in ("none", "unit"))
     if options.normalize is None:
         scaling = "none" if values.dtype == np.uint8 else "standard"
         options = replace(options, normalize=scaling)
     arrangement = arrange(y, client, len(values), options)
     scope = "client" if scaling == "standard_client" else "pooled"
     note = [SCALING_NOTES.get(str(scaling), ""), *([TARGET_NOTES[scope]] if arrangement.numbers is not None else [])]
-    dataset = _build_dataset(exported_model.as_images(values), arrangement, options, " ".join(filter(None, note)))
+    columns = describe_inputs(stored, np.concatenate(arrangement.rows["train"])) if inputs else ()
+    text = " ".join(filter(None, note))
+    dataset = _build_dataset(exported_model.as_images(values), arrangement, options, text, columns=columns)
     if arrangement.numbers is not None and scope == "client":
         options = replace(options, normalize={"name": scaling, "targets": scope})
     notes += data_warnings.find_duplicates(dataset, arrangement.rows) + find_unscaled(dataset.x, bool(note[0]))
     notes += () if arrangement.numbers is None else data_warnings.find_marks(arrangement.numbers, "y")
     fields = federation_fields(dataset, arrangement, options, values.shape[1:], notes)
-    roles = {"client": client, "y": y, "time": options.time, "recording": options.recording, "x": x}
+    roles = {"client": client, "y": y, "time": options.time, "recording": options.recording}
+    roles |= {f"x[{name!r}]": part for name, part in inputs.items()} if inputs else {"x": x}
     return {**fields, "content": describe_columns(roles)}
 
 
@@ -75,6 +84,11 @@ def _fields_of_large_clients(x: Any, y: Any, client: Any, options: DataOptions) 
     targets = as_plain(y, "y")
     kept, options, note = find_large_clients(client, len(targets), options)
     owners = as_plain(client, "client").ravel()
+    if inputs := find_inputs(x, y):
+        parts = {name: as_plain(part, f"x[{name!r}]") for name, part in inputs.items()}
+        selected = [part[kept] for part in parts.values()]
+        whole = dict(zip(parts, selected, strict=True)) if isinstance(x, Mapping) else tuple(selected)
+        return _with_note(fields_from_arrays(whole, targets[kept], owners[kept], options), note)
     features = None if x is None else [*x] if are_texts(x) else as_plain(x, "x")
     if features is not None and len(features) != len(targets):
         raise BadInput(f"x: {len(features)} rows, but y has {len(targets)}; give one for each")
@@ -82,7 +96,10 @@ def _fields_of_large_clients(x: Any, y: Any, client: Any, options: DataOptions) 
         features = [text for text, keep in zip(features, kept, strict=True) if keep]
     elif features is not None:
         features = features[kept]
-    fields = fields_from_arrays(features, targets[kept], owners[kept], options)
+    return _with_note(fields_from_arrays(features, targets[kept], owners[kept], options), note)
+
+
+def _with_note(fields: dict[str, Any], note: str) -> dict[str, Any]:
     return {**fields, "notes": (*filter(None, [note]), *fields["notes"])}
 
 

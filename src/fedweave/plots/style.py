@@ -170,11 +170,14 @@ def _round_numbers(match: re.Match[str]) -> str:
 
 
 def save(path: Path | str, svg: str) -> None:
-    """Write an inline drawing as a file of its own that follows the viewer's light or dark preference."""
+    """Write an inline drawing as a file of its own that follows the viewer's light or dark preference.
+
+    It has a background of its own, as the page around it, such as that of `dvc plots show`, may be light all the same.
+    """
 
     def theme(ink: str, muted: str, grid: str, surface: str, series: Sequence[str]) -> str:
         hues = "".join(f"--s{i}:{color};" for i, color in enumerate(series))
-        return f"svg{{color:{ink};--muted:{muted};--grid:{grid};--surface:{surface};{hues}}}"
+        return f"svg{{color:{ink};background:{surface};--muted:{muted};--grid:{grid};--surface:{surface};{hues}}}"
 
     light = theme("#1b1d22", "#5c616b", "#dcdfe4", "#ffffff", LIGHT)
     dark = theme("#eceef2", "#a2a8b3", "#353a44", "#15171c", DARK)

@@ -254,6 +254,8 @@ def _write_files(target: Path, about: dict[str, Any]) -> None:
     packages = [name for name in versions if name != "python" and (name != "fedweave" or not about["program"])]
     pins = [f"{name}=={versions[name]}" for name in packages]
     rows = 'pd.read_csv("new.csv")' if about["columns"] else f"...  # {_describe_array(about)}"
+    if exported_model.has_inputs(about["columns"]):
+        rows = f"...  # {exported_model.describe_inputs(about['columns'])}"
     needs = "" if about["program"] else NEEDS.format(fedweave=versions["fedweave"], reason=about["no_program"])
     fields = {key: about[key] for key in ("client", "data", "trained")} | {
         "label": about["method"],

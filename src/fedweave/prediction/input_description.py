@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave import data
+from fedweave import data, exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.files.atomic import read
@@ -92,7 +92,7 @@ def scaling(about: Mapping[str, Any]) -> data.Scaling:
 def columns(about: Mapping[str, Any]) -> Preprocessing | None:
     """How rows of a table became vectors, or None."""
     stored = about["columns"]
-    return None if not stored or "role" in stored[0] else Preprocessing.from_data(stored)
+    return Preprocessing.from_data(stored) if exported_model.is_encoded(stored) else None
 
 
 def name_columns(about: Mapping[str, Any]) -> list[Any]:

@@ -4,10 +4,11 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from fedweave import exported_model
 from fedweave.errors import BadInput
 from fedweave.own_data import image_files
 from fedweave.own_data.column_encoding import Preprocessing
@@ -19,10 +20,12 @@ from fedweave.runs import serving
 if TYPE_CHECKING:
     import pandas as pd
 
+    ExampleRows: TypeAlias = np.ndarray | pd.DataFrame | dict[str, np.ndarray]
+
 RUN, ABOUT, REFERENCE = "run.json", "data.json", "reference.json"
 
 
-def pack(run: Run, folder: Path, copy: bool = True) -> "np.ndarray | pd.DataFrame | None":
+def pack(run: Run, folder: Path, copy: bool = True) -> "ExampleRows | None":
     """Gather in `folder` what the models of `run` need to predict; returns raw rows of its first client as an example.
 
     None where that is not possible: no models, a model without a name, or data that do not exist any more.
@@ -85,7 +88,7 @@ def _pack_graphs(run: Run, run_data: RunData | None, target: Path) -> None:
         shutil.copy(input_description.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS, target)
 
 
-def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> "np.ndarray | pd.DataFrame":
+def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> "ExampleRows":
     """Rows as users send them: two test rows of the first client with a model, or zeros where the arrays are missing.
 
     Of a graph, the features of all nodes of that client; of a table, one typical row.
@@ -93,6 +96,8 @@ def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> 
     first = run.evaluated_clients[0]
     if columns := input_description.columns(about):
         return _typical_row(columns)
+    if exported_model.has_inputs(about["columns"]):
+        return {str(one["input"]): np.zeros((2, *one["shape"]), dtype=np.float32) for one in about["columns"]}
     if about["kind"] == "series":
         return np.zeros((2, sum(about["layout"][name] for name in serving.SPAN), 2), dtype=np.float32)
     if about["kind"] == "graph":

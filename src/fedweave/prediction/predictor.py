@@ -13,6 +13,7 @@ from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.models import MODELS
 from fedweave.models.adapter import Adapter, adapt
+from fedweave.models.inputs import layout_of
 from fedweave.own_data import features, image_files
 from fedweave.own_data.argument_checks import as_array, convert_input_errors
 from fedweave.prediction import input_description
@@ -98,6 +99,8 @@ class Predictor:
         if image_files.are_images(stored) or (not stored and len(self.about["shape"]) == 3):
             x, stored = image_files.load_like(x, stored, self.about["shape"]), None
         with convert_input_errors():
+            if exported_model.has_inputs(stored):
+                return exported_model.as_images(exported_model.join_inputs(x, stored))
             if table is not None:
                 return exported_model.as_images(table.encode(exported_model.as_table(x, stored), client))
             if stored and hasattr(x, "columns"):
@@ -203,7 +206,7 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
         )
     shape = tuple(about["shape"])
     outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
-    adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2)
+    adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2, layout_of(about["columns"]))
     if adapter.code != block["code"]:
         way = "; give that one, or train again"
         if isinstance(model, nn.Module):

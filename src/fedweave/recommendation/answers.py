@@ -164,13 +164,23 @@ class FinalistTests:
         """The best collaborating method by validation; local training if there is no other."""
         return next(name for name in self.ranking if name != self.local_name or len(self.ranking) == 1)
 
+    def _differences_from(self, common: str) -> dict[str, dict[int, per_client.PairedDifference]]:
+        """Every other method -> client -> its difference from `common` on validation rows."""
+        base = self.compared_runs.get(common)
+        return {} if base is None else {
+            name: per_client.validation_differences(run, base)
+            for name, run in self.compared_runs.items() if run is not base
+        }  # fmt: skip
+
+    @cached_property
+    def _differences_from_local(self) -> dict[str, dict[int, per_client.PairedDifference]]:
+        return self._differences_from(self.local_name)
+
     @cached_property
     def losing_clients(self) -> dict[str, list[int]]:
         """Collaborating method -> clients that keep models of their own, chosen on validation rows."""
-        local = self.compared_runs.get(self.local_name)
-        return {} if local is None else {
-            name: per_client.losing_clients(run, local) for name, run in self.compared_runs.items() if run is not local
-        }  # fmt: skip
+        pairs = self._differences_from_local.items()
+        return {name: per_client.losing_clients(of_clients, self.higher_is_better) for name, of_clients in pairs}
 
     @cached_property
     def tests_against_local(self) -> dict[str, statistics.TestedPair]:
@@ -187,7 +197,9 @@ class FinalistTests:
         Both sides are as they would be deployed: clients that lose by `common` have models of their own.
         """
         losers = self.losing_clients.get(common, [])
-        chosen = choices.choose(self.compared_runs, common, self.losing_clients)
+        is_local = common == self.local_name
+        differences = self._differences_from_local if is_local else self._differences_from(common)
+        chosen = choices.choose(differences, self.higher_is_better, self.losing_clients)
         chosen = {client: name for client, name in chosen.items() if client not in losers}
         if not chosen:
             return {}, None

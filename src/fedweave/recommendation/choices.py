@@ -10,26 +10,26 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedweave.recommendation import per_client
-from fedweave.results import Run
+from fedweave.recommendation.per_client import PairedDifference
 
 
-def choose(runs: Mapping[str, Run], common: str, excluded: Mapping[str, Sequence[int]]) -> dict[int, str]:
-    """Client -> its method, of the clients that would not deploy `common`.
+def choose(
+    differences: Mapping[str, Mapping[int, PairedDifference]],
+    higher_is_better: bool,
+    excluded: Mapping[str, Sequence[int]],
+) -> dict[int, str]:
+    """Client -> its method, of the clients that would not deploy the method that all others do.
 
     Args:
-        runs: name of a finalist -> its run.
-        common: the method that all deploy.
+        differences: each other finalist -> client -> its difference from that method on validation rows.
+        higher_is_better: whether a higher score is better.
         excluded: method -> clients that lose by it.
     """
-    sign = 1.0 if runs[common].higher_is_better else -1.0
+    sign = 1.0 if higher_is_better else -1.0
     best: dict[int, tuple[float, str]] = {}
-    for name, run in runs.items():
-        if name == common:
-            continue
-        measured = per_client.validation_differences(run, runs[common])
-        gains = shrink(sign * np.array([d for d, _ in measured.values()]), np.array([e for _, e in measured.values()]))
-        for client, gain in zip(measured, gains, strict=True):
+    for name, pairs in differences.items():
+        means, errors = (np.array([getattr(pair, key) for pair in pairs.values()]) for key in ("difference", "error"))
+        for client, gain in zip(pairs, shrink(sign * means, errors), strict=True):
             if gain > best.get(client, (0.0, ""))[0] and client not in excluded.get(name, ()):
                 best[client] = float(gain), name
     return {client: name for client, (_, name) in sorted(best.items())}

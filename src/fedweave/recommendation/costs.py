@@ -16,7 +16,7 @@ from fedweave.runs import repetition
 TIMED_ROUNDS = 3  # that are measured for each method; the fastest one counts
 OVERHEAD = 0.4  # seconds of a run beside its rounds, for preparation, processes and files
 MIN_ROUNDS = 5  # a budget that allows fewer is refused
-POOLED_SEARCH = 2  # trainings that the search for the rate of the model on pooled rows is worth
+POOLED_SEARCH = 2  # trainings that five rates are worth: a quarter of the rounds, and three of them to half
 MARGIN = 0.9  # share of the budget that may be planned
 
 
@@ -50,11 +50,13 @@ class Costs:
         entries: the methods of the race.
         round_seconds: entry -> seconds of a round.
         workers: repetitions that run at the same time.
+        search: trainings that the search for the rate of the model on pooled rows is worth, where settings differ.
     """
 
     entries: Mapping[str, Candidate]
     round_seconds: Mapping[str, float]
     workers: int
+    search: float = POOLED_SEARCH
 
     def rung_seconds(self, entries: Sequence[str], candidates: int, rounds: int) -> float:
         """Seconds of a rung with `candidates` candidates of each entry."""
@@ -74,7 +76,7 @@ class Costs:
         trained = [*controls, *others[: race.MIN_METHODS], pooled, *others[:1] * 2]
         curve = len(SHARES) * max([*controls, *others[:1]], default=0.0)
         runs = len(trained) + len(SHARES)
-        search = pooled * POOLED_SEARCH * schedule.rounds if schedule.settings > 1 else 0.0
+        search = pooled * self.search * schedule.rounds if schedule.settings > 1 else 0.0
         return (sum(trained) + curve) * schedule.rounds * waves + search + runs * OVERHEAD
 
     def total_seconds(self, schedule: Schedule) -> float:

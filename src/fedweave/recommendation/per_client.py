@@ -27,6 +27,11 @@ class PairedDifference(NamedTuple):
     high: float
     p: float
 
+    @property
+    def error(self) -> float:
+        """The standard error."""
+        return (self.high - self.low) / (2 * NORMAL)
+
 
 def table(runs: Mapping[str, Run], local: Run, client_scores: pd.DataFrame) -> pd.DataFrame:
     """One row per client and method: its score, that of `local`, their difference, and a verdict on it.
@@ -62,25 +67,21 @@ def _verdict(pair: PairedDifference, p: float, higher_is_better: bool) -> str:
     return GAINS if (pair.difference > 0) == higher_is_better else LOSES
 
 
-def validation_differences(run: Run, other: Run) -> dict[int, tuple[float, float]]:
-    """Client -> (difference between two methods on its validation rows, standard error over rows and seeds)."""
-    scores, other_scores = (results.validation_scores(one) for one in (run, other))
-    pairs = _paired_differences(run, other, scores, other_scores, test=False)
-    return {client: (pair.difference, (pair.high - pair.low) / (2 * NORMAL)) for client, pair in pairs}
+def validation_differences(run: Run, other: Run) -> dict[int, PairedDifference]:
+    """Client -> the difference between two methods on its validation rows.
 
-
-def losing_clients(run: Run, local: Run) -> list[int]:
-    """Clients that do worse than with `local` on validation rows, by a test without a correction for their number.
-
-    Test rows are not used, so that they can still test fairly what these clients deploy instead.
+    Test rows are not used, so that they can still test fairly what is chosen by these differences.
     """
-    local_scores, scores = (results.validation_scores(one) for one in (local, run))
-    sign = 1.0 if run.higher_is_better else -1.0
-    pairs = _paired_differences(run, local, scores, local_scores, test=False)
+    scores, other_scores = (results.validation_scores(one) for one in (run, other))
+    return dict(_paired_differences(run, other, scores, other_scores, test=False))
+
+
+def losing_clients(pairs: Mapping[int, PairedDifference], higher_is_better: bool) -> list[int]:
+    """Clients that do worse, by a test without a correction for their number; `pairs` are their differences."""
     return [
         client
-        for client, pair in pairs
-        if sign * (pair.high if sign > 0 else pair.low) < 0 and pair.p < statistics.ALPHA
+        for client, pair in pairs.items()
+        if (pair.high < 0 if higher_is_better else pair.low > 0) and pair.p < statistics.ALPHA
     ]
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +260,8 @@ class Recommender:
         with journal.add_duration():
             plan = candidates.build_plan(race_federation, [*self.request.entries.values()], options)
             measured = costs.measure(plan, self.request.entries)
+        if not self.request.rates:  # Optuna draws the settings of the race; the model on pooled rows has no search
+            measured = replace(measured, search=0.0)
         schedule = costs.fit_schedule(measured, self.request.schedule, self.request.seconds)
         return schedule, measured.total_seconds(schedule)
 

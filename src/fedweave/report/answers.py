@@ -69,17 +69,11 @@ def answer(study: Study, tables: Tables, task: str) -> TaskAnswers:
 
 def _name_unbeaten_controls(best: Answer, board: pd.DataFrame, controls: pd.DataFrame) -> Answer:
     """The answer `best` with the control that no method is above, before all else, and one that is not federated."""
-    metric, first = str(board["metric"].iloc[0]), board["mean"].iloc[0]
-    sign = 1 if higher_is_better(metric) else -1
-    unbeaten = controls[sign * controls["mean"] >= sign * first]
-    for kind, group in unbeaten.groupby("kind"):
-        row = group.loc[(sign * group["mean"]).idxmax()]
-        score = format_score(row["mean"], np.nan, metric) + unit(metric)
-        if kind == POOLED:
-            best = best._replace(reason=f"{best.reason}; {row['control']}, not federated, has {score}")
-        else:
-            word = f"No method is above the control {row['control']}"
-            best = best._replace(word=word, reason=f"it has {score}; {best.word} {best.reason}", style="loss")
+    if found := results.unbeaten_control(board, controls):
+        word = f"No method is above the control {found[0]}"
+        best = best._replace(word=word, reason=f"it has {found[1]}; {best.word} {best.reason}", style="loss")
+    if found := results.unbeaten_control(board, controls, POOLED):
+        best = best._replace(reason=f"{best.reason}; {found[0]}, not federated, has {found[1]}")
     return best
 
 

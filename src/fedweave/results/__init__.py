@@ -14,6 +14,7 @@ from fedweave.results.references import (
     name_unbeaten_control,
     pooling_note,
     sampling_note,
+    unbeaten_control,
 )
 from fedweave.results.rescoring import rescore
 from fedweave.results.runs import Run, Study, by_task, load_run, load_study
@@ -93,6 +94,7 @@ __all__ = [
     "scores_by_method",
     "select_scores",
     "significance",
+    "unbeaten_control",
     "unconverged_rows",
     "validation_means",
     "validation_scores",

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import format_count
-from fedweave.metrics import METRICS, unit
+from fedweave.metrics import METRICS, higher_is_better, unit
 from fedweave.results.formats import format_score
 from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.selection import drop_unscored_clients, select_scores
@@ -47,19 +47,33 @@ def methods_not_above(board: pd.DataFrame, rule: Mapping[str, Any], higher_is_be
     return list(board[sign * board["mean"] <= sign * rule["mean"]]["method"])
 
 
-def name_unbeaten_control(study: Study, board: pd.DataFrame) -> str:
-    """A sentence on the best control of the only task of a study, if no method of its `board` is better; else empty."""
-    higher, rules = study.runs[0].higher_is_better, controls(study)
-    rules, scored = rules[(rules["kind"] == RULE) & rules["mean"].notna()], board[board["mean"].notna()]
+def unbeaten_control(board: pd.DataFrame, rules: pd.DataFrame, kind: str = RULE) -> tuple[str, str] | None:
+    """(name, score as text) of the best control of a kind, if no method is better; else None.
+
+    Args:
+        board, rules: methods and controls of a task.
+        kind: of the control.
+    """
+    rules, scored = rules[(rules["kind"] == kind) & rules["mean"].notna()], board[board["mean"].notna()]
     if rules.empty or scored.empty:
+        return None
+    metric = str(scored["metric"].iloc[0])
+    sign = 1.0 if higher_is_better(metric) else -1.0
+    rule = rules.loc[(sign * rules["mean"]).idxmax()]
+    if (sign * scored["mean"] > sign * rule["mean"]).any():
+        return None
+    return str(rule["control"]), f"{format_score(rule['mean'], np.nan, metric)}{unit(metric)}"
+
+
+def name_unbeaten_control(study: Study, board: pd.DataFrame) -> str:
+    """A sentence on the `unbeaten_control` of the only task of a study with this `board`; empty without one."""
+    found = unbeaten_control(board, controls(study))
+    if found is None:
         return ""
-    rule = rules.iloc[0]
-    if len(methods_not_above(scored, rule.to_dict(), higher)) < len(scored):
-        return ""
-    metric = str(rule["metric"])
-    means = (scored["mean"].max() if higher else scored["mean"].min(), rule["mean"])
-    best, value = (f"{format_score(mean, np.nan, metric)}{unit(metric)}" for mean in means)
-    return f"no method is above the control {rule['control']!r}: {best} against {value}"
+    metric = str(board["metric"].iloc[0])
+    mean = board["mean"].max() if higher_is_better(metric) else board["mean"].min()
+    best = f"{format_score(mean, np.nan, metric)}{unit(metric)}"
+    return f"no method is above the control {found[0]!r}: {best} against {found[1]}"
 
 
 def _row(run: Run, name: str, scores: list[float]) -> dict[str, Any]:

@@ -291,15 +291,13 @@ def leaky_scores(study: Study) -> pd.DataFrame:
 
 
 def dvc_metrics(frame: pd.DataFrame) -> dict[str, dict[str, float | None]]:
-    """Run -> {metric: mean, std, worst10, seconds, mib} from a `board`; null where there is no number."""
+    """Run -> {metric: mean, std, worst10} from a `board`; null where there is no number.
+
+    Seconds are in the leaderboard: as metrics they would differ after every run, and hide what has changed.
+    """
     metrics = {}
     for row in frame.to_dict("records"):
-        mib = (row["bytes_up"] + row["bytes_down"]) / MIB
-        numbers = {
-            row["metric"]: row["mean"],
-            **{name: row[name] for name in ("std", "worst10", "seconds")},
-            "mib": mib,
-        }
+        numbers = {row["metric"]: row["mean"], **{name: row[name] for name in ("std", "worst10")}}
         metrics[row["run"]] = {name: float(value) if np.isfinite(value) else None for name, value in numbers.items()}
     return metrics
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 import psutil
 
+from fedweave.comparison.progress import format_duration
 from fedweave.deployment.flower.processes import CONNECTION, Host, find_reason
 from fedweave.deployment.wire import roster, status
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 
 QUERY_INTERVAL = 10.0  # seconds between two queries for the state of a run whose server has written no status yet
 
@@ -102,7 +104,7 @@ def run_state(host: Host, run_id: str) -> tuple[str, str]:
 
 
 def follow(folder: Path, host: Host, run_id: str, progress: bool = True, rounds: int = 0) -> dict[str, Any]:
-    """Show a bar until the federation has finished.
+    """Show a bar until the federation has finished; where the output is no terminal, some lines in its place.
 
     Args:
         folder: of its server.
@@ -115,15 +117,51 @@ def follow(folder: Path, host: Host, run_id: str, progress: bool = True, rounds:
     from tqdm import tqdm
 
     monitor = _RunMonitor(host, folder, run_id, time.monotonic() + QUERY_INTERVAL)
-    bar = tqdm(total=rounds or None, unit=" rounds", disable=not progress, dynamic_ncols=True)
+    has_bar, lines = sys.stderr.isatty(), _Lines(time.monotonic())
+    bar = tqdm(total=rounds or None, unit=" rounds", disable=not progress or not has_bar, dynamic_ncols=True)
     try:
-        while not monitor.has_finished(current := status.read(folder, run_id)):
+        while True:
+            finished = monitor.has_finished(current := status.read(folder, run_id))
             if current:
                 bar.total = current["rounds"] or bar.total
                 bar.update(current["round"] - bar.n)
+                if progress and (line := lines.next_line(current["round"], current["rounds"], not has_bar)):
+                    bar.write(line, file=sys.stderr)
+            if finished:
+                return current
             time.sleep(0.3)
-        bar.total = current["rounds"]
-        bar.update(current["round"] - bar.n)
-        return current
     finally:
         bar.close()
+
+
+@dataclass
+class _Lines:
+    """Lines about the time that a federation takes: in the first rounds and each quarter how long it will be, then how
+    long it was.
+
+    Attributes:
+        start: of the clock, in seconds.
+        first: time and number of the first round that was seen to end; the start of the nodes comes before it.
+        due: the round from which the next line is due.
+    """
+
+    start: float
+    first: tuple[float, int] | None = None
+    due: float = 0.0
+
+    def next_line(self, done: int, rounds: int, estimates: bool) -> str:
+        """The line after `done` of `rounds` rounds; empty where none is due.
+
+        Args:
+            estimates: whether estimates are due, too; a bar shows them itself.
+        """
+        now = time.monotonic()
+        if rounds and done == rounds:
+            return f"{format_count(rounds, 'round')} in {format_duration(now - self.start)}"
+        if self.first is None and done:
+            self.first = now, done
+        if not estimates or self.first is None or done <= max(self.first[1], self.due):
+            return ""
+        self.due = done + rounds / 4
+        left = (now - self.first[0]) / (done - self.first[1]) * (rounds - done)
+        return f"round {done} of {rounds}: {format_duration(left)} to go"

@@ -116,7 +116,7 @@ def features_of_table(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.n
 def _encode(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:
     """The columns of the run's table as numbers [M, ...], before scaling."""
     columns = spec.scaling.get("columns")
-    if not columns or "role" in columns[0]:
+    if not columns or not exported_model.is_encoded(columns):
         raise BadInput(spec.run.key, f"was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
     preprocessing = Preprocessing.from_data(columns)
     position = client if client < len(spec.clients) else 0
