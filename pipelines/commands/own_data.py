@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 import fedweave as fw
-from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, suggest
+from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, relocate, suggest
 from fedweave.study import plugins
 
 from ..stages import terminal
@@ -31,6 +31,11 @@ Out = Annotated[
     Path, typer.Option(parser=opt.output_path, help="folder for the results, which `fedweave predict` and fw.load read")
 ]
 Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, with commas")]
+Contestants = Annotated[
+    list[str] | None,
+    typer.Option("--contestant", help="a command that is judged beside the methods, such as 'python mine.py'; repeat "
+                 "for more"),
+]  # fmt: skip
 Model = Annotated[str, typer.Option(help="client model, a name from `fedweave list models`")]
 Tune = Annotated[
     int | None,
@@ -55,7 +60,7 @@ Margin = Annotated[
 @opt.with_data_options
 def compare(
     file: opt.File, client: opt.Client, out: Out, data: dict[str, Any],
-    methods: Methods = "local,fedavg,fedavg_ft,ditto", model: Model = "mlp",
+    methods: Methods = "local,fedavg,fedavg_ft,ditto", contestant: Contestants = None, model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
     tune: Tune = None,
@@ -71,7 +76,7 @@ def compare(
     _check_results_spare(file, out)
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     chosen = split_settings(settings or [], metric)
-    listed = build_methods(opt.split_words(methods), chosen.methods)
+    listed = [*build_methods(opt.split_words(methods), chosen.methods), *build_contestants(contestant or [])]
     federation = fw.Federation.from_file(file, client=client, **data)
     with explain_interrupt(out, resume), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
@@ -84,7 +89,7 @@ def compare(
     show(comparison)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     best = comparison.best()
-    print(f"predict and export use {best.name}, which has the best validation score, {best.refit()}")
+    print(f"predict and export {explain_use(best, 'which has the best validation score, ')}")
 
 
 @app.command()
@@ -157,6 +162,13 @@ def export(
         warnings.simplefilter("ignore", UserWarning)  # it is in the line below
         place = result.export(target, client, seed=seed, refit=refit)
     print(f"{result.name} of {client} {_explain(result, method, seed, refit)}: {place}")
+
+
+def explain_use(result: "fw.MethodResult", why: str = "") -> str:
+    """Which models `predict` and `export` use, or what to do where there are none."""
+    if result.run.info.get("contestant"):
+        return f"need --method: {result.name} has left predictions and no models"
+    return f"use {result.name}, {why}{result.refit()}"
 
 
 def _explain(result: "fw.MethodResult", method: str, seed: int | None, refit: bool) -> str:
@@ -288,6 +300,16 @@ def _choose_block(block: str, key: str) -> str:
             f"{len(METHODS)} are listed by: fedweave list methods"
         )
     return block
+
+
+def build_contestants(commands: list[str]) -> list[Any]:
+    """The programs that run `commands`.
+
+    Raises:
+        BadInput: naming the command.
+    """
+    with relocate({"contestants.program": "--contestant"}):
+        return [fw.contestants.program(command) for command in commands]
 
 
 def build_methods(names: list[str], settings: Mapping[str, Mapping[str, Any]]) -> "list[str | Method]":

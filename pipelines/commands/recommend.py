@@ -8,6 +8,7 @@ from rich.table import Table
 
 import fedweave as fw
 from fedweave.errors import BadInput
+from fedweave.recommendation.candidates import DEFAULT
 from fedweave.study import plugins
 
 from ..stages import terminal
@@ -28,7 +29,7 @@ def recommend(
     file: opt.File, client: opt.Client, out: own_data.Out, data: dict[str, Any], budget: Budget = "10min",
     traffic: Traffic = "",
     methods: Annotated[str, typer.Option(help="methods to race, with commas; default: one or two of each family")] = "",
-    model: own_data.Model = "mlp",
+    contestant: own_data.Contestants = None, model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a full training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions in the last comparison")] = 3,
     points: Annotated[
@@ -49,7 +50,9 @@ def recommend(
     if chosen.evaluate:
         name = next(iter(chosen.evaluate))
         raise BadInput(f"--set evaluate.{name}: a race sets its evaluation itself; leave it out, or use compare")
-    listed = own_data.build_methods(opt.split_words(methods), chosen.methods)
+    listed: list[Any] = [*own_data.build_methods(opt.split_words(methods), chosen.methods)]
+    if contestant:
+        listed = [*(listed or DEFAULT.split()), *own_data.build_contestants(contestant)]
     federation = fw.Federation.from_file(file, client=client, **data)
     with explain_interrupt(out):
         advice = fw.recommend(
@@ -60,7 +63,12 @@ def recommend(
     show(advice)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     done = replace(fw.load(out), federation=federation)
-    print(f"predict and export with --method {advice.method}: {done[advice.method].refit()}")
+    result = done[advice.method]
+    print(
+        f"predict and export {own_data.explain_use(result)}"
+        if result.run.info.get("contestant")
+        else f"predict and export with --method {advice.method}: {result.refit()}"
+    )
 
 
 def show(advice: "fw.Recommendation") -> None:

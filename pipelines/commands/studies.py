@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedweave.errors import BadInput, Busy, choose, format_count
 from fedweave.files.atomic import write_atomic
-from fedweave.study import catalogue, plugins, spec
+from fedweave.study import catalogue, outside, plugins, spec
 
 from .. import addresses, processes, signed_files
 from ..launching import locking
@@ -144,12 +144,17 @@ def check_study(
     Raises:
         BadInput: as `select_study`, or for the first part of the study that cannot run.
     """
+    from fedweave.contestants.checks import check_terms
     from fedweave.study import validate
 
     from ..stages import graphs
 
     content, where = select_study(name, tasks, methods, uses), str(catalogue.find_file(name))
-    graphs.check(validate.check(spec.parse(content, where), where), where)
+    study = validate.check(spec.parse(content, where), where)
+    graphs.check(study, where)
+    for key, item in study.runs.items():
+        if item.method in study.contestants:
+            check_terms(study.run(key), where)
     return content
 
 
@@ -171,6 +176,7 @@ def select_study(
     if tasks or methods:
         spec.parse(content, str(catalogue.find_file(name)))  # a file may be a full params.yaml
         content = catalogue.restrict_runs(content, catalogue.select_runs(content, tasks or (), methods or ()))
+    outside.enter(outside.split(content["methods"])[0], str(catalogue.find_file(name)))
     graphs = graph_paths(content)
     return {**content, **({"graphs": graphs} if graphs else {})}
 

@@ -1,6 +1,7 @@
-"""Stage `graphs`: digests of a file, or of a run of another study, that a graph is read from.
+"""Stage `graphs`: digests of files that runs read: of a graph, of a run of another study, of a contestant.
 
-The values `given:FILE` and `replayed:RUN` of a setting name them. The block `graphs` of params.yaml lists them for DVC.
+The values `given:FILE` and `replayed:RUN` of a setting name graphs, and `methods.NAME.contestant` names programs. The
+block `graphs` of params.yaml lists their files for DVC.
 """
 
 import hashlib
@@ -8,17 +9,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedweave.contestants import declared
 from fedweave.errors import BadInput, format_count
 from fedweave.families.weaving import Weaving
 from fedweave.files.atomic import write_table
 from fedweave.graphs import setting as graph_settings
 from fedweave.methods import METHODS
 from fedweave.runs import dependencies, graph_controls
-from fedweave.study import search_spaces, validate
+from fedweave.study import outside, search_spaces, validate
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec, read_yaml
 
 from .. import paths
 from ..processes import run_main
+
+CONTESTANT = "contestant-"  # begins the names of files of contestants
 
 
 def main(name: str) -> None:
@@ -29,7 +33,9 @@ def main(name: str) -> None:
     """
     check(validate.load(), str(PARAMS))
     source = Path(read_yaml(PARAMS)["graphs"][name])
-    files = sorted(source.glob("collaboration-*.npz")) if source.is_dir() else [source]
+    pattern = "*" if name.startswith(CONTESTANT) else "collaboration-*.npz"
+    files = [file for file in sorted(source.rglob(pattern)) if file.is_file()] if source.is_dir() else [source]
+    files = [file for file in files if "__pycache__" not in file.parts]
     rows = ((str(file), dependencies.file_digest(file)) for file in files)
     write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
@@ -103,9 +109,13 @@ def _check_order(study: StudySpec, key: str, source: str, where: str) -> None:
 
 
 def graph_paths(content: Mapping[str, Any]) -> dict[str, str]:
-    """Name -> path of each file, and of each folder of another study's run, that is read for a graph."""
+    """Name -> path of each file or folder that is read for a graph, and of those that a contestant depends on.
+
+    Contestants must be listed among the methods.
+    """
+    programs = declared.files_of(outside.split(content["methods"])[0])
     graph_files = {path for word in graph_settings.stored_graphs(content) for path in _word_paths(word, content)}
-    return {_name(path): path for path in sorted(graph_files)}
+    return {_name(path): path for path in sorted(graph_files)} | {_name(path, CONTESTANT): path for path in programs}
 
 
 def check_graph_paths(content: Mapping[str, Any], where: str) -> None:
@@ -136,9 +146,9 @@ def _word_paths(word: str, content: Mapping[str, Any]) -> Iterator[str]:
         yield source if (Path(source) / "run.json").is_file() else str(paths.run(study or content["study"], name))
 
 
-def _name(path: str) -> str:
+def _name(path: str, kind: str = "graph-") -> str:
     """A name that DVC accepts, different for every path."""
-    return f"graph-{hashlib.sha256(path.encode()).hexdigest()[:12]}"
+    return f"{kind}{hashlib.sha256(path.encode()).hexdigest()[:12]}"
 
 
 if __name__ == "__main__":

@@ -96,12 +96,16 @@ def _write_runs(
 
 
 def _graph_digests(study: StudySpec, run: RunSpec) -> dict[str, str]:
-    """Digests of what the graph of a run is read from: of files, or of everything that decides a run of this study."""
+    """Digests of what the graph of a run is read from: of files, or of everything that decides a run of this study.
+
+    Of a contestant, what its predictions depend on is there too.
+    """
     if key := graphs.replayed_run(run.options.get("graph"), study.name, study.runs):
         other = study.run(key)
         search = json.dumps([study.tune.budget, study.tune.spaces.get(other.method)])
         return {f"replayed {key}": f"{other.fingerprint()} {dependencies.run_digest(other)} {search}"}
-    return {str(file): dependencies.file_digest(file) for file in graph_files.files_of(run)}
+    files = {str(file): dependencies.file_digest(file) for file in graph_files.files_of(run)}
+    return files | {f"{name} {run.method}": text for name, text in dependencies.outside_digest(run).items()}
 
 
 def _write(file: Path, files: Iterable[Path], data: Mapping[str, Any] | None = None) -> None:

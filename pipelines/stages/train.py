@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedweave.contestants import running
+from fedweave.contestants.checks import check_run
 from fedweave.data import Dataset, Partition
 from fedweave.engine.records import Report
-from fedweave.errors import BadInput, Diverged, choose, relocate
-from fedweave.files.atomic import check_regular, check_writable
+from fedweave.errors import BadInput, ContestantFailed, Diverged, choose, relocate
+from fedweave.files.atomic import check_regular, check_writable, write_atomic
+from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.runs.dependencies import inputs_digest, run_digest
@@ -17,7 +20,7 @@ from fedweave.runs.inputs import load_inputs
 from fedweave.runs.selection import finite_mean
 from fedweave.study import validate
 from fedweave.study.code import digest
-from fedweave.study.spec import RunSpec, StudySpec
+from fedweave.study.spec import PARAMS, RunSpec, StudySpec
 
 from .. import machine, paths
 from ..processes import record_time, run_main
@@ -34,8 +37,13 @@ def main(key: str) -> None:
     check_writable(paths.run(study.name, choose(key, study.runs, "params.yaml: runs")))
     run = study.run(key, tuned_values(study, key))
     with machine.record_load() as load:
-        prepared, histories, checkpoints = train(run, load_inputs(run), key)
+        try:
+            prepared, histories, checkpoints = train(run, load_inputs(run), key, logs=paths.run(study.name, key))
+        except ContestantFailed as error:
+            _keep_failure(paths.run(study.name, key), error)
+            return
     record_time("trained")
+    _print_logs(paths.run(study.name, key))
     for seed, history in histories.items():
         score, name = finite_mean(archive.select_scores(prepared, history)), prepared.method.task.score_metric.name
         result = f"test {name} {score:.4g}" if math.isfinite(score) else f"no client has a finite test {name}"
@@ -44,6 +52,20 @@ def main(key: str) -> None:
     archive.write(paths.run(study.name, key), prepared, histories, controls=paths.STATE / "controls")
     check(*params_entries.run_entries(run.name, run.method, key))
     checkpoint_files.remove(checkpoints, prepared.run)
+
+
+def _keep_failure(folder: Path, error: ContestantFailed) -> None:
+    """Say why a contestant has no result. The study goes on without it: its folder has no run.json."""
+    _print_logs(folder)
+    print(f"{error}; the study goes on without it; once it is mended, or to try it again: dvc repro -f -s", flush=True)
+    write_atomic(folder / "failed.txt", f"{error}\n")
+
+
+def _print_logs(folder: Path) -> None:
+    """Print what a program has printed, if the run is one of a program."""
+    for file in sorted(folder.glob(running.LOG.format("*"))):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            print(f"{file.stem}: {line}", flush=True)
 
 
 class TrainingResult(NamedTuple):
@@ -55,7 +77,11 @@ class TrainingResult(NamedTuple):
 
 
 def train(
-    run: RunSpec, inputs: tuple[Dataset, Partition], title: str, partition_code: Sequence[Path] = ()
+    run: RunSpec,
+    inputs: tuple[Dataset, Partition],
+    title: str,
+    partition_code: Sequence[Path] = (),
+    logs: Path | None = None,
 ) -> TrainingResult:
     """Train every repetition of `run`; one that was killed continues from its checkpoint of the same code and data.
 
@@ -64,9 +90,13 @@ def train(
         inputs: data set and partition.
         title: name of the run in the log.
         partition_code: the code that makes the partition, if the partition is not read from a file.
+        logs: folder for what programs print, if the run is one of a program.
     """
+    if not METHODS[run.method].has_models:
+        check_run(run, inputs[0], str(PARAMS))
     with relocate({"runs": "params.yaml: runs", "tasks": "params.yaml: tasks"}):
         prepared = repetition.prepare(run, *inputs)
+    prepared = prepared.with_logs(logs) if logs else prepared
     parts = [run_digest(run), inputs_digest(run), *([digest(partition_code)] if partition_code else [])]
     checkpoints = paths.STATE / "checkpoints" / "-".join(parts)
     return TrainingResult(

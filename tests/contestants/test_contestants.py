@@ -233,6 +233,46 @@ def test_terms_that_a_contestant_cannot_be_held_to(federation, settings, message
         fw.compare(federation, ["local", named], progress=False, **settings)
 
 
+def oracle(task):
+    """Nearly the rule by which the rows were made."""
+    answers = {}
+    for c in task.clients:
+        scores = [2 * (x := part.reshape(len(part), -1))[:, 0] - x[:, 1] + 0.5 for part in (c.val_x, c.test_x)]
+        answers[c.name] = [np.stack([1 / (1 + np.exp(2 * one)), 1 / (1 + np.exp(-2 * one))], 1) for one in scores]
+    return answers
+
+
+def test_recommend_judges_contestants_in_the_last_comparison(federation, tmp_path: Path):
+    advice = fw.recommend(
+        federation, [fw.contestants.function(oracle), fw.contestants.function(crash)], rounds=2, seeds=2, settings=1,
+        progress=False, out=tmp_path / "out",
+    )  # fmt: skip
+    board = advice.board.set_index("method")
+    assert {*board.index} == {"local", "fedavg", "fedavg_ft", "oracle"}
+    assert board.index[0] == "oracle"
+    assert np.isnan(board["bytes"]["oracle"])
+    assert {*advice.race["method"]} == {"local", "fedavg", "fedavg_ft"}
+    assert any("oracle brings its own code" in note for note in advice.facts["notes"])
+    assert "nan MiB" not in str(advice)
+
+
+def test_the_command_line_takes_programs(tmp_path: Path, monkeypatch, capsys):
+    from fedweave.pipelines.commands import own_data
+
+    monkeypatch.chdir(tmp_path)
+    draws = np.random.default_rng(0)
+    rows = [f"c{i % 3},{a},{'yes' if a > 0 else 'no'}" for i, a in enumerate(draws.normal(size=90))]
+    Path("rows.csv").write_text("\n".join(["who,a,label", *rows]))
+    Path("mine.py").write_text(FEDAVG)
+    named = {"client": "who", "label": "label", "methods": "local", "contestant": ["python mine.py"]}
+    own_data.compare(Path("rows.csv"), **named, out=tmp_path / "out", rounds=20, seeds=1, tune=0, model="mlp")
+    printed = capsys.readouterr().out
+    assert "mine (program)" in printed
+    assert fw.load(tmp_path / "out").methods == ("local", "mine")
+    with pytest.raises(BadInput, match=r"^--contestant: there is no file no\.py"):
+        own_data.build_contestants(["python no.py"])
+
+
 def training_mean(task):
     return [[np.tile(c.train_y.mean(0), (len(x), 1)) for x in (c.val_x, c.test_x)] for c in task.clients]
 

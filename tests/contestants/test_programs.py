@@ -4,11 +4,13 @@ import os
 import signal
 import sys
 import time
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedweave.contestants import environments, program
 from fedweave.contestants.checks import check_answers, check_graph
 from fedweave.contestants.exchange import read_answers
 from fedweave.contestants.programs import run_program
@@ -156,3 +158,27 @@ def test_a_program_has_a_limit_of_memory_and_no_secrets(tmp_path: Path, monkeypa
     assert reason == "ended with exit code 1"
     assert "None" in printed.splitlines()
     assert "MemoryError" in printed
+
+
+def test_an_environment_is_built_once_from_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a wheel beside the file, so that no network is needed; it takes some seconds."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    about = "tiny_package-1.dist-info"
+    with zipfile.ZipFile(tmp_path / "tiny_package-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tiny_package.py", "word = 'from its own environment'\n")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny-package\nVersion: 1\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    (tmp_path / "needs.txt").write_text("./tiny_package-1-py3-none-any.whl\n")
+    (tmp_path / "mine.py").write_text("import tiny_package; raise SystemExit(tiny_package.word)\n")
+    (tmp_path / "none.txt").write_text("./no-such.whl\n")
+    runner = program("python mine.py", folder=tmp_path, requirements="needs.txt").runner
+    with pytest.raises(ContestantFailed, match="from its own environment"):
+        runner.run(TASK, tmp_path / "log.txt")
+    python = environments.prepare(tmp_path / "needs.txt")
+    assert python.is_file()
+    monkeypatch.setenv("PATH", "")  # nothing more is built
+    monkeypatch.setattr(sys, "executable", "/none")
+    assert environments.prepare(tmp_path / "needs.txt") == python
+    with pytest.raises(FileNotFoundError):
+        environments.prepare(tmp_path / "none.txt")

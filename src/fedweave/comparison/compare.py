@@ -20,7 +20,6 @@ from fedweave.comparison.plan import plan as make_plan
 from fedweave.comparison.progress import Callback, ProgressBar, build_reporter, estimate, heading
 from fedweave.comparison.results_folder import results_folder
 from fedweave.comparison.tuning import tune_runs
-from fedweave.contestants import running
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Report
 from fedweave.errors import BadInput, ContestantFailed, Diverged
@@ -259,28 +258,20 @@ def _name_run(run: RunSpec, error: Diverged) -> Diverged:
 
 def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None:
     """Train a run and write its folder."""
-    prepared = repetition.prepare(run, *plan.inputs)
+    run_folder = folder / "runs" / run.key
+    prepared = repetition.prepare(run, *plan.inputs).with_logs(run_folder)
     name = run.key.removeprefix(f"{run.name}-")
     bar.start_method(name, (prepared.rounds - run.train.rounds) * len(run.seeds))
     code = plan.hash_code(run.key)  # before training, as a file of a graph may change meanwhile
     checkpoints = folder / ".fedweave" / code / "checkpoints"
-    run_folder, build_progress = folder / "runs" / run.key, build_reporter(name, prepared)
+    build_progress = build_reporter(name, prepared)
 
     def report_round(seed: int, report: Report) -> Any:
-        if report.round == prepared.rounds and run.evaluate.models:
+        if report.round == prepared.rounds and run.evaluate.models and prepared.method.has_models:
             further_rounds.store_state(checkpoints, run, seed, report.state)
         return build_progress(seed, report)
 
-    if prepared.method.has_models:
-        histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
-    else:
-        prepared, facts = running.prepare(prepared), plan.federation.dataset
-        names = (plan.federation.classes, facts.categories)
-
-        def report_seed(seed: int, report: Report) -> None:
-            bar.receive(build_progress(seed, report))
-
-        histories = running.run_repetitions(prepared, run_folder, checkpoints, report_seed, *names)
+    histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
     bar.end_method(prepared.rounds, run.seeds)
     (run_folder / "run.json").unlink(missing_ok=True)
     write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")

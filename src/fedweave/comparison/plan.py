@@ -12,7 +12,7 @@ from fedweave.client.task import RowClassification
 from fedweave.comparison.central_control import add_control, check_units
 from fedweave.comparison.user_metrics import register_metric
 from fedweave.contestants.checks import check_run
-from fedweave.contestants.entry import Contestant, find_entry
+from fedweave.contestants.entry import Contestant, enter, find_entry
 from fedweave.engine.executors import choose_device, choose_executor
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput, choose, format_value, relocate
@@ -65,11 +65,9 @@ class Plan:
         entry = (run.method, model, metric, run.task.model.get("code"), *map(id, parts), *plugins.list_loaded())
         if entry not in _CODE_HASHES:
             _CODE_HASHES[entry] = (_hash_code(run), parts)
-        contestant = find_entry(run.method)
-        if not graph_files.files_of(run) and contestant is None:
+        if not graph_files.files_of(run) and METHODS[run.method].has_models:
             return _CODE_HASHES[entry][0]
         text = _CODE_HASHES[entry][0] + dependencies.inputs_digest(run, None)
-        text += "" if contestant is None else contestant.runner.digest()
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -218,22 +216,13 @@ def _resolve_method(entry: Any) -> tuple[str, dict[str, Any]]:
             f"methods: {entry!r} is not a method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
         )
     if issubclass(cls, Contestant):
-        return _enter(cls), {}
+        return enter(cls, "methods"), {}
     name = _register_method(cls)
     if isinstance(entry, type):
         return name, {}
     engine_fields = {f.name for f in fields(Method)}
     options = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name not in engine_fields}
     return name, {key: value for key, value in options.items() if value != cls.__dataclass_fields__[key].default}
-
-
-def _enter(contestant: type[Contestant]) -> str:
-    """The name of a contestant, which takes the place of an earlier one of its name among the methods."""
-    name = contestant.own_name
-    if name in METHODS and find_entry(name) is None:
-        raise BadInput(f"methods: the contestant {name!r} has the name of a method; give it another one: name=...")
-    METHODS[name] = contestant
-    return name
 
 
 def _register_method(cls: type[Method]) -> str:
@@ -294,8 +283,7 @@ def _tuning_block(tune: int | Mapping[str, Any], seeds: Sequence[int], methods: 
 
 def _default_spaces(methods: set[str]) -> dict[str, Any]:
     """The default search spaces: the clients' learning rate, and the spaces that the methods' settings declare."""
-    trained = (method for method in sorted(methods) if METHODS[method].has_models)
-    return {method: search_spaces.derive_space(method) for method in trained}
+    return {method: search_spaces.derive_space(method) for method in sorted(methods)}
 
 
 def _resolve_model(federation: Federation, model: Any, head: str | None) -> tuple[dict[str, Any], Adapter | None]:

@@ -11,12 +11,12 @@ import os
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from fedweave.contestants.entry import Contestant, build_entry
+from fedweave.contestants.environments import PYTHON
 from fedweave.contestants.functions import EstimatorRunner, FunctionRunner
 from fedweave.contestants.programs import ProgramRunner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
@@ -25,16 +25,22 @@ from fedweave.errors import BadInput, choose, format_value
 __all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "function", "program"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
-PYTHON = ("python", "python3")  # the interpreter that runs fedweave
 
 
-def function(fit_predict: Callable[[ContestTask], Any], name: str | None = None) -> type[Contestant]:
+def function(
+    fit_predict: Callable[[ContestTask], Any],
+    name: str | None = None,
+    *,
+    settings: Mapping[str, Any] | None = None,
+    space: Mapping[str, Any] | None = None,
+) -> type[Contestant]:
     """A function of Python as a contestant; it runs in this process.
 
     Args:
         fit_predict: (task) -> {name of a client: (predictions for its validation rows, for its test rows)}, or these
             pairs in the order of the clients, or `ContestAnswers`. See `ContestTask` and `ContestAnswers`.
         name: in tables; default: that of the function.
+        settings, space: as of `program`.
 
     Raises:
         BadInput: it is not a function, or has no name that can be used.
@@ -54,7 +60,7 @@ def function(fit_predict: Callable[[ContestTask], Any], name: str | None = None)
     if not callable(fit_predict):
         raise BadInput("contestants.function", f"{format_value(fit_predict)} is not a function; write one of (task)")
     given = name or getattr(fit_predict, "__name__", "").strip("<>")
-    return build_entry(_check_name(given, "function"), FunctionRunner(fit_predict))
+    return build_entry(_check_name(given, "function"), FunctionRunner(fit_predict), settings, space)
 
 
 def estimator(
@@ -88,6 +94,9 @@ def program(
     env: Mapping[str, str] | None = None,
     timeout: float = 3600.0,
     memory: float | None = None,
+    requirements: Path | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    space: Mapping[str, Any] | None = None,
 ) -> type[Contestant]:
     """A program of any language as a contestant; it runs once a seed, in a process group of its own.
 
@@ -103,6 +112,10 @@ def program(
         env: more variables of its environment; by default it gets a few, such as PATH and HOME.
         timeout: seconds of one repetition, after which it is ended with all its children.
         memory: MiB of address space of each of its processes.
+        requirements: a file of packages; `python` is then an environment with these alone, which uv (or venv and pip)
+            builds once and keeps under the digest of the file.
+        settings: values that task.json names.
+        space: setting -> {"low": ..., "high": ..., "log": ...} or {"choices": [...]}: what `tune=` searches.
 
     Raises:
         BadInput: the command, a file or a limit is wrong.
@@ -111,10 +124,9 @@ def program(
     words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
     if not words:
         raise BadInput(place, "the command is empty; give one, such as 'python mine.py'")
-    if words[0] in PYTHON:
-        words[0] = sys.executable
     path = (env or {}).get("PATH", os.environ.get("PATH", os.defpath))
-    if not shutil.which(words[0], path=path) and not (start / words[0]).is_file():
+    is_program = words[0] in PYTHON or shutil.which(words[0], path=path)
+    if not is_program and not (start / words[0]).is_file():
         raise BadInput(place, f"there is no program {words[0]!r} in {start} or on PATH; give its path")
     for limit, value in (("timeout", timeout), ("memory", memory)):
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
@@ -127,8 +139,12 @@ def program(
     if script and not (start / script).is_file():
         raise BadInput(place, f"there is no file {script} in {start}; give folder= or its path")
     given = name or (named[0] if named else Path(words[0])).stem
-    runner = ProgramRunner(tuple(words), start, (*named, *used), dict(env or {}), float(timeout), memory)
-    return build_entry(_check_name(given, "program"), runner)
+    packages = None if requirements is None else start / requirements
+    if packages and not packages.is_file():
+        raise BadInput(f"{place}: requirements", f"{packages} is not there; give a file of packages below {start}")
+    variables = {key: str(value) for key, value in (env or {}).items()}
+    runner = ProgramRunner(tuple(words), start, (*named, *used), variables, float(timeout), memory, packages)
+    return build_entry(_check_name(given, "program"), runner, settings, space)
 
 
 def _check_name(name: str, kind: str) -> str:

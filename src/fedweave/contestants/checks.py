@@ -26,6 +26,15 @@ def check_run(run: RunSpec, dataset: Dataset, where: str) -> None:
         forecasts = "forecasts: their later test inputs contain the targets of earlier ones"
         what = forecasts if dataset.kind != "graph" else "graphs of clients: their nodes are the inputs of each other"
         raise BadInput(place, f"{run.task.dataset} has {what}; a contestant takes rows, with classes or numbers")
+    check_terms(run, where)
+
+
+def check_terms(run: RunSpec, where: str) -> None:
+    """Refuse a contestant in a run whose terms it cannot be held to; no data are needed.
+
+    Raises:
+        BadInput: naming the contestant and the setting.
+    """
     terms = {
         "privacy": run.train.privacy,
         "robust": run.train.robust,
@@ -34,7 +43,8 @@ def check_run(run: RunSpec, dataset: Dataset, where: str) -> None:
     }
     if given := [name for name, value in terms.items() if value]:
         raise BadInput(
-            place, f"{given[0]} cannot be asked of code from elsewhere; leave out the setting or the contestant"
+            f"{where}: {run.method}",
+            f"{given[0]} cannot be asked of code from elsewhere; leave out the setting or the contestant",
         )
 
 

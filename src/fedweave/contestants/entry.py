@@ -1,21 +1,28 @@
 """A contestant among the methods: it brings predictions, and everything behind them works as for any method."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.contestants.rows import ContestAnswers, ContestTask
+from fedweave.contestants.running import ANSWERS, GRAPH, play
 from fedweave.engine.protocol import ClientState, Method, Server, Stage, Start, Update
+from fedweave.engine.records import Report
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.methods import METHODS
+from fedweave.runs.build import PreparedRun
+from fedweave.settings import Space
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
-ANSWERS, GRAPH = "answers", "graph"
+OWN_BUDGET, UNTUNED = "its budget is its own", "fedweave has not tuned it"
+OWN_SPACE = "of its settings, a search tunes those that it declares"
 
 
 class Runner(ABC):
@@ -28,6 +35,11 @@ class Runner(ABC):
 
     how: ClassVar[str]
     unequal: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files and folders that its code is read from, as far as they are known."""
+        return ()
 
     @abstractmethod
     def digest(self) -> str:
@@ -60,6 +72,7 @@ class Contestant(Method):
     label: ClassVar[str] = "Contestant"
     own_name: ClassVar[str] = "contestant"
     runner: ClassVar[Runner]
+    digest: ClassVar[Any]
 
     point = "pre"
     fixed_point = True
@@ -71,6 +84,10 @@ class Contestant(Method):
     def stages(self, rounds: int) -> list[Stage]:
         """One round: what a contestant does with its rounds is its own matter."""
         return [Stage(self, 1)]
+
+    def play(self, prepared: PreparedRun, seed: int) -> Report:
+        """Run the code and score its predictions; as of `fedweave.runs.repetition.Outsider`."""
+        return play(self.runner.run, self.own_name, prepared, seed)
 
     def join(self, model: Tree) -> ClientState:
         return {}
@@ -99,19 +116,69 @@ class Contestant(Method):
         return server.get(GRAPH)
 
 
-def build_entry(name: str, runner: Runner) -> type[Contestant]:
-    """A class of methods that is this contestant; `name` is its name in lists and tables."""
+@dataclass(frozen=True)
+class DeclaredSpace(Space):
+    """The values that a search may try, as the contestant declares them."""
 
-    @dataclass(frozen=True, kw_only=True)
-    class Entry(Contestant):
-        """A contestant with its code."""
+    content: Mapping[str, Any]
 
-    Entry.label, Entry.own_name, Entry.runner = f"{name} ({runner.how})", name, runner
-    Entry.record = {"contestant": {"how": runner.how, "unequal": [*runner.unequal], **runner.describe()}}
-    return Entry
+    def entry(self) -> dict[str, Any]:
+        return {**self.content}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{word} {value}" for word, value in self.content.items())
+
+
+def build_entry(
+    name: str, runner: Runner, settings: Mapping[str, Any] | None = None, space: Mapping[str, Any] | None = None
+) -> type[Contestant]:
+    """A class of methods that is this contestant.
+
+    Args:
+        name: in lists and tables.
+        settings: values that its task names, and that runs may change.
+        space: setting -> the values that a search may try, as in `tune.spaces`.
+
+    Raises:
+        BadInput: a setting is no number, text or bool or has a name that it cannot have, or a space has no setting.
+    """
+    settings, space = settings or {}, space or {}
+    for key in space:
+        choose(key, settings, f"contestant {name}: space")
+    taken = {field.name for field in fields(Contestant)}
+    for key, value in settings.items():
+        if not (isinstance(key, str) and key.isidentifier()) or key in {*taken, "train", "evaluate", "contestant"}:
+            raise BadInput(f"contestant {name}: settings", f"{format_value(key)} cannot be a setting; rename it")
+        if not isinstance(value, bool | int | float | str):
+            raise BadInput(f"contestant {name}: settings.{key}", f"{format_value(value)} is no number, text or bool")
+    declared = [(key, _annotate(value, space.get(key)), value) for key, value in settings.items()]
+    entry: Any = make_dataclass("Entry", declared, bases=(Contestant,), frozen=True, kw_only=True)
+    entry.__doc__, entry.__module__ = "A contestant with its code.", __name__
+    entry.label, entry.own_name, entry.runner = f"{name} ({runner.how})", name, runner
+    entry.digest = runner.digest
+    unequal = [line for line in runner.unequal if line != UNTUNED or not space] + [OWN_SPACE] * bool(space)
+    entry.record = {"contestant": {"how": runner.how, "unequal": unequal, **runner.describe()}}
+    return entry
+
+
+def _annotate(value: Any, space: Mapping[str, Any] | None) -> Any:
+    return type(value) if space is None else Annotated[type(value), DeclaredSpace(space)]
 
 
 def find_entry(method: str) -> type[Contestant] | None:
     """The class of the contestant `method`; None for methods that fedweave trains, and unknown ones."""
     cls = METHODS.get(method)
     return cls if cls is not None and issubclass(cls, Contestant) else None
+
+
+def enter(contestant: type[Contestant], where: str) -> str:
+    """The name of a contestant, which takes the place of an earlier one of its name among the methods.
+
+    Raises:
+        BadInput: at `where`; a method has its name.
+    """
+    name = contestant.own_name
+    if name in METHODS and find_entry(name) is None:
+        raise BadInput(f"{where}: the contestant {name!r} has the name of a method; give it another one: name=...")
+    METHODS[name] = contestant
+    return name

@@ -53,6 +53,7 @@ def _describe(task: ContestTask, seconds: float | None) -> dict[str, Any]:
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "seed": task.seed,
+        "settings": {**task.settings},
         "budget": {"rounds": task.rounds, "seconds": seconds, "bytes": None},
         "shape": [*task.clients[0].train_x.shape[1:]],
         "categories": [*task.categories],

@@ -10,13 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from fedweave.contestants.entry import Runner
+from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask, Pair
 from fedweave.errors import ContestantFailed
 from fedweave.models.source import source_of
 from fedweave.processes.forks import one_thread
 
-OWN_BUDGET, UNTUNED = "its budget is its own", "fedweave has not tuned it"
 ALL_ROWS = "it reads the rows of all clients, so that nothing shows that it is federated"
 OWN_ROWS = "each client has a model of its own rows"
 POOLED_ROWS = "it is not federated: one model of the rows of all clients"

@@ -4,6 +4,7 @@ import hashlib
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,9 +15,10 @@ from uuid import uuid4
 
 import psutil
 
-from fedweave.contestants import exchange
-from fedweave.contestants.entry import Runner
-from fedweave.contestants.functions import ALL_ROWS, OWN_BUDGET, UNTUNED
+from fedweave.contestants import environments, exchange
+from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
+from fedweave.contestants.environments import PYTHON, last_line
+from fedweave.contestants.functions import ALL_ROWS
 from fedweave.contestants.rows import ContestAnswers, ContestTask
 from fedweave.errors import ContestantFailed, format_count
 from fedweave.files.atomic import write_atomic
@@ -28,7 +30,6 @@ PASSED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "R_HOME", "R_LIBS", "R_LIBS_USER", "JULIA_DEPOT_PATH",
 )  # fmt: skip
 LARGEST_FILE = 1 << 30  # bytes of a file that a program may write, its log among them
-LAST_WORDS = 4096  # bytes at the end of a log, of which a message has the last line
 SCANS = 20  # for children, each of which may start another one until it is ended
 
 
@@ -37,12 +38,13 @@ class ProgramRunner(Runner):
     """A command, which gets the folders of its task and of its output as two more words.
 
     Attributes:
-        command: its words.
+        command: its words; `python` is the interpreter of its environment, by default the one that runs fedweave.
         folder: where it starts.
         uses: files and folders that it depends on.
         env: variables besides those of `PASSED`.
         timeout: seconds of one repetition.
         memory: MiB of address space of each of its processes, or None.
+        requirements: file of packages of an environment of its own, or None.
     """
 
     command: tuple[str, ...]
@@ -51,13 +53,18 @@ class ProgramRunner(Runner):
     env: Mapping[str, str]
     timeout: float
     memory: float | None
+    requirements: Path | None = None
 
     how = "program"
     unequal = (OWN_BUDGET, ALL_ROWS, UNTUNED)
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return (*self.uses, *([self.requirements] if self.requirements else []))
+
     def digest(self) -> str:
         hashed = hashlib.sha256(repr((self.command, sorted(self.env.items()))).encode())
-        for file in _files(self.uses):
+        for file in _files(self.files):
             hashed.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
         return hashed.hexdigest()
 
@@ -69,14 +76,20 @@ class ProgramRunner(Runner):
             handed, output = Path(temporary, "task"), Path(temporary, "output")
             exchange.write_task(task, handed, self.timeout)
             output.mkdir()
-            words = [*self.command, str(handed), str(output)]
-            reason = run_program(words, self.folder, self._environment(temporary), self.timeout, self.memory, log)
+            python = environments.prepare(self.requirements) if self.requirements else Path(sys.executable)
+            command = [str(python), *self.command[1:]] if self.command[0] in PYTHON else [*self.command]
+            words, env = [*command, str(handed), str(output)], self._environment(temporary, python)
+            reason = run_program(words, self.folder, env, self.timeout, self.memory, log)
             if reason:
-                raise ContestantFailed(f"it {reason}", f"its last line: {_last_line(log)} (all of it: {log})")
+                raise ContestantFailed(f"it {reason}", f"its last line: {last_line(log)} (all of it: {log})")
             return exchange.read_answers(task, output)
 
-    def _environment(self, temporary: str) -> dict[str, str]:
+    def _environment(self, temporary: str, python: Path) -> dict[str, str]:
         passed = {name: os.environ[name] for name in PASSED if name in os.environ}
+        if self.requirements:  # packages of this interpreter would hide those of its own
+            passed.pop("PYTHONPATH", None)
+            passed |= {"PATH": f"{python.parent}{os.pathsep}{passed.get('PATH', os.defpath)}"}
+            passed |= {"VIRTUAL_ENV": str(python.parent.parent)}
         return {**passed, "TMPDIR": temporary, "PYTHONUNBUFFERED": "1", **self.env}
 
 
@@ -142,13 +155,6 @@ def _has_mark(process: psutil.Process, mark: str) -> bool:
         return process.environ().get(MARK) == mark
     except (psutil.Error, OSError):
         return False
-
-
-def _last_line(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LAST_WORDS))
-        lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip() if lines else "nothing"
 
 
 def _files(paths: Iterable[Path]) -> list[Path]:

@@ -1,7 +1,7 @@
 """What a contestant gets, and what it gives back, as objects of Python."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,7 @@ class ContestTask:
         clients: in a fixed order.
         relation: [R, 2] pairs of clients that a given graph joins, or None.
         categories: codes of each input column, 0 for a number; empty if all are numbers.
+        settings: values of the settings that the contestant declares.
     """
 
     name: str
@@ -63,6 +64,7 @@ class ContestTask:
     clients: tuple[ContestClient, ...]
     relation: np.ndarray | None = None
     categories: tuple[int, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,14 +86,12 @@ class ContestAnswers:
     curves: Sequence[tuple[int, str, float]] = ()
 
 
-def hand_out(prepared: PreparedRun, seed: int, classes: tuple[str, ...] = (), categories: Any = ()) -> ContestTask:
+def hand_out(prepared: PreparedRun, seed: int) -> ContestTask:
     """The task of a run for the repetition `seed`, without test targets.
 
     Arrays are copies, as a view would lead to all other rows.
-
-    Args:
-        classes, categories: as of `ContestTask`.
     """
+    classes = prepared.classes
     task, federation, run = prepared.method.task, prepared.federation, prepared.run
     targets = federation.shared["y" if task.targets_are == "classes" else "targets"]
     width = int(targets.shape[1]) if targets.ndim > 1 else len(classes) or int(targets.max()) + 1
@@ -107,7 +107,8 @@ def hand_out(prepared: PreparedRun, seed: int, classes: tuple[str, ...] = (), ca
         rounds=run.train.rounds,
         clients=tuple(_clients(prepared, federation)),
         relation=relation,
-        categories=tuple(int(count) for count in categories),
+        categories=tuple(int(count) for count in prepared.categories),
+        settings={setting.name: getattr(prepared.method, setting.name) for setting in prepared.method.settings()},
     )
 
 

@@ -1,11 +1,11 @@
-"""The repetitions of a contestant: it runs once a seed, and its predictions are scored as those of a model are."""
+"""The repetition of a contestant: it runs once a seed, and its predictions are scored as those of a model are."""
 
 import math
+import tempfile
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,85 +13,53 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave.contestants import checks
-from fedweave.contestants.entry import ANSWERS, GRAPH, Contestant
-from fedweave.contestants.rows import ContestAnswers, hand_out
+from fedweave.contestants.rows import ContestAnswers, ContestTask, hand_out
 from fedweave.engine.evaluation import evaluate
-from fedweave.engine.executors import Loop
 from fedweave.engine.records import Report, State
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import ContestantFailed
-from fedweave.files.atomic import check_writable
 from fedweave.runs.build import PreparedRun
-from fedweave.runs.checkpoints import restore, save
-from fedweave.runs.history import Diagnostic, History, record
 
+ANSWERS, GRAPH = "answers", "graph"  # of the server's state
 LOG = "log-{}.txt"  # what a program printed, by seed; in the folder of the run
 
 
-def prepare(prepared: PreparedRun) -> PreparedRun:
-    """The objects of the run of a contestant: rows of a table are looked up one client after the other."""
-    split = prepared.split and (lambda seed: prepare(prepared.for_seed(seed)))
-    return replace(prepared, executor=Loop(), split=split)
+class Answering(Protocol):
+    """Called with a task and a file for what is printed; gives predictions, which are not checked yet."""
+
+    def __call__(self, task: ContestTask, log: Path) -> Any: ...
 
 
-def run_repetitions(
-    prepared: PreparedRun,
-    folder: Path,
-    checkpoints: Path,
-    progress: Callable[[int, Report], Any] = lambda seed, report: None,
-    classes: tuple[str, ...] = (),
-    categories: Sequence[int] = (),
-) -> dict[int, History]:
-    """Every repetition, one after the other; what an interrupted call has finished is read from its checkpoint.
+def play(answer: Answering, label: str, prepared: PreparedRun, seed: int) -> Report:
+    """One repetition of a contestant as a round of the engine.
 
     Args:
-        folder: of the run, where what programs print is stored.
-        progress: called with the report of each repetition.
-        classes, categories: as of `ContestTask`.
+        label: of the contestant, for messages.
 
     Raises:
         ContestantFailed: it ended with an error, or gave predictions that cannot be scored.
     """
-    check_writable(checkpoints)
-    histories = {}
-    for seed in prepared.run.seeds:
-        own = prepared.for_seed(seed)
-        _, history = restore(checkpoints, own, seed)
-        if not history.rounds:
-            report, curves = _run(own, seed, folder / LOG.format(seed), classes, categories)
-            history = record(History(), report, own)
-            history = replace(history, diagnostics=[*history.diagnostics, *curves])
-            save(checkpoints, own, seed, report.state, history)
-            progress(seed, report)
-        histories[seed] = history
-    return histories
-
-
-def _run(
-    prepared: PreparedRun, seed: int, log: Path, classes: tuple[str, ...], categories: Sequence[int]
-) -> tuple[Report, list[Diagnostic]]:
-    """One repetition as a round of the engine, and the curves that the contestant gave."""
-    method = prepared.method
-    assert isinstance(method, Contestant)
-    task, start, label = hand_out(prepared, seed, classes, categories), time.perf_counter(), type(method).own_name
-    log.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        answers = method.runner.run(task, log)
-    except ContestantFailed as error:
-        raise ContestantFailed(f"{label}: {error.place}", error.problem) from error
-    seconds = time.perf_counter() - start
+    task = hand_out(prepared, seed)
+    with tempfile.TemporaryDirectory(prefix="fedweave-log-") as temporary:
+        folder = prepared.logs or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        start = time.perf_counter()
+        try:
+            answers = answer(task, folder / LOG.format(seed))
+        except ContestantFailed as error:
+            raise ContestantFailed(f"{label}: {error.place}", error.problem) from error
+        seconds = time.perf_counter() - start
     outputs = checks.check_answers(task, answers, label)
     answers = answers if isinstance(answers, ContestAnswers) else ContestAnswers(answers)
     server: dict[str, Any] = {ANSWERS: _tables(prepared, outputs)}
     if (graph := checks.check_graph(task, answers.graph, label)) is not None:
         layers = len(prepared.method.task.layers)
         server[GRAPH] = torch.from_numpy(graph).float().expand(layers, -1, -1).clone()
-    state = State(1, server, {})
-    settings = replace(prepared.settings, seed=seed)
-    scores, models = evaluate(method, state, prepared.federation, settings, prepared.executor)
+    state, settings = State(1, server, {}), replace(prepared.settings, seed=seed)
+    scores, models = evaluate(prepared.method, state, prepared.federation, settings, prepared.executor)
     traffic = (checks.check_bytes(answers.bytes_down, label), checks.check_bytes(answers.bytes_up, label))
-    report = Report(1, *traffic, seconds, math.nan, (), scores, models, {}, state, method)
-    return report, [Diagnostic(*row) for row in checks.check_curves(answers.curves, label)]
+    curves = tuple(checks.check_curves(answers.curves, label))
+    return Report(1, *traffic, seconds, math.nan, (), scores, models, {}, state, prepared.method, curves=curves)
 
 
 def _tables(prepared: PreparedRun, outputs: dict[int, tuple[np.ndarray, np.ndarray]]) -> dict[str, Tensor]:

@@ -91,6 +91,7 @@ class Report(NamedTuple):
         method: the method of this stage.
         edges: values of sampled edges, after the last round of a run that asks for them.
         portrait: the method's vectors of the clients [N, D]; None between evaluations and if it has none.
+        curves: (round, name, value) of code from elsewhere, which reports all its rounds at once.
     """
 
     round: int
@@ -106,6 +107,7 @@ class Report(NamedTuple):
     method: Method
     edges: tuple[EdgeValue, ...] = ()
     portrait: Tensor | None = None
+    curves: tuple[tuple[int, str, float], ...] = ()
 
 
 class DownloadCache:

@@ -1,7 +1,7 @@
 """A federation in memory: the rows of all clients, the client of each row, and the rows of each part."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -13,7 +13,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value, relocate
 from fedweave.own_data import column_roles as columns
-from fedweave.own_data import contents, features, image_files, rows, user_files
+from fedweave.own_data import contents, features, foreign_folders, image_files, rows, user_files
 from fedweave.own_data import graphs as subgraphs
 from fedweave.own_data.argument_checks import check_path, check_text
 from fedweave.own_data.column_encoding import Preprocessing, Text
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CLIENTS = 30  # in a description; the table of all is `table`
+VAL_SHARE = 0.2  # of the training rows of other frameworks, which have no validation rows
 MIN_TEST_ROWS = 10  # test rows of a client below which its score is hardly more than chance
 
 
@@ -113,10 +114,12 @@ class Federation:
     @classmethod
     @with_options(TableKeywords, name="the name of the file")
     def from_file(
-        cls, path: Path | str, *, client: str, label: str | Sequence[str], encoding: str = "",
+        cls, path: Path | str, *, client: str = "", label: str | Sequence[str] = "", encoding: str = "",
         **options: Unpack[TableKeywords],
     ) -> "Federation":  # fmt: skip
         """A federation from a CSV, TSV or Parquet file, a folder of them, or from the arrays of an NPZ file.
+
+        Folders of LEAF, PFLlib and TensorFlow Federated are recognised, which need neither `client` nor `label`.
 
         Args:
             path: its name is the default for `name`. In a folder, a file without the column `client` is one client.
@@ -130,6 +133,10 @@ class Federation:
         """
         check_path(path, "path")
         arguments: dict[str, Any] = {"name": Path(path).name.split(".")[0] or "own-data", **options}
+        if not (client and label) and (kind := foreign_folders.find_kind(Path(path))):
+            return getattr(cls, f"from_{kind}")(path, **arguments)
+        if missing := [word for word, value in (("client", client), ("label", label)) if not value]:
+            raise BadInput(f"{missing[0]}: missing; name the column of {path} that has it")
         encoding = user_files.check_encoding(Path(path), encoding)
         check_names(arguments, TABLE_OPTIONS)
         if Path(path).suffix.lower() == user_files.ARRAYS:
@@ -137,6 +144,65 @@ class Federation:
         table = columns.read_used_columns(path, client, label, arguments, encoding)
         with relocate({"time": f"{path}: time"}):
             return cls.from_pandas(table, client=client, label=label, **arguments)
+
+    @classmethod
+    @with_options(RowKeywords)
+    def from_leaf(
+        cls, path: Path | str, *, field: int | None = None, shape: Sequence[int] | None = None,
+        **options: Unpack[RowKeywords],
+    ) -> "Federation":  # fmt: skip
+        """A federation from the JSON files of LEAF.
+
+        Args:
+            path: the folder with `train` and `test`, as its `data` folders, or one file, whose rows are split here.
+            field: position of the input in a row that is a list of texts, such as 4 in Sent140.
+            shape: of an input, such as (1, 28, 28) for the 784 numbers of FEMNIST; default: a vector.
+            options: those of `from_arrays`; `val`, the share of training rows that validates, is 0.2.
+
+        Raises:
+            BadInput: a file that is missing, damaged or of another kind, and as `from_arrays`.
+        """
+        check_path(path, "path")
+        return cls._from_foreign(foreign_folders.read_leaf(Path(path), field, shape), options)
+
+    @classmethod
+    @with_options(RowKeywords)
+    def from_pfllib(cls, path: Path | str, **options: Unpack[RowKeywords]) -> "Federation":
+        """A federation from a data set of PFLlib: train/0.npz, test/0.npz, and so on.
+
+        Args:
+            path: the folder with `train` and `test`.
+            options: as of `from_leaf`.
+
+        Raises:
+            BadInput: a file that is missing, damaged or of another kind, and as `from_arrays`.
+        """
+        check_path(path, "path")
+        return cls._from_foreign(foreign_folders.read_pfllib(Path(path)), options)
+
+    @classmethod
+    @with_options(RowKeywords)
+    def from_tff(
+        cls, path: Path | str, *, features: str = "", label: str = "", **options: Unpack[RowKeywords]
+    ) -> "Federation":
+        """A federation from the HDF5 files of TensorFlow Federated; images become [channels, height, width].
+
+        Args:
+            path: a folder with NAME_train.h5 and NAME_test.h5, or one file, whose rows are split here.
+            features, label: names of arrays of a client; default: pixels, image or x, and label.
+            options: as of `from_leaf`.
+
+        Raises:
+            BadInput: a file that is missing, damaged or of another kind, and as `from_arrays`.
+        """
+        check_path(path, "path")
+        return cls._from_foreign(foreign_folders.read_tff(Path(path), features, label), options)
+
+    @classmethod
+    def _from_foreign(cls, found: foreign_folders.ForeignRows, options: Mapping[str, Any]) -> "Federation":
+        given: Any = {"split": found.split, "val": VAL_SHARE, **options} if found.split else options
+        federation = cls.from_arrays(found.x, found.y, client=found.client, **given)
+        return replace(federation, notes=(*found.notes, *federation.notes))
 
     @classmethod
     @with_options(RowKeywords)

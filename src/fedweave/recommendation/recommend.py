@@ -15,6 +15,7 @@ from fedweave.comparison.plan import Methods, default_search
 from fedweave.comparison.progress import Callback, format_duration
 from fedweave.comparison.results_folder import check_description, results_folder
 from fedweave.errors import BadInput, format_count
+from fedweave.methods import METHODS
 from fedweave.metrics import Margin
 from fedweave.own_data.argument_checks import check_callbacks
 from fedweave.own_data.federation import Federation
@@ -27,6 +28,8 @@ from fedweave.recommendation.result import Recommendation
 from fedweave.recommendation.subsets import drop_test_rows
 from fedweave.results.verdicts import reason_without_power
 from fedweave.study import search_spaces
+
+NOT_RACED = "{} brings its own code: it has no rounds to race with, and its time is beside the budget"
 
 
 def recommend(
@@ -55,7 +58,8 @@ def recommend(
 
     Args:
         federation: the clients and their data; every client needs validation rows.
-        methods: as in `compare`; default: one or two of each family. The controls are always there.
+        methods: as in `compare`; default: one or two of each family. The controls are always there. Contestants are
+            not in the race; they stand in the last comparison with their predictions, and their time is not counted.
         budget: of time: seconds, or a text such as "10min" or "2h"; None for no limit. A smaller one means fewer
             settings, then fewer rounds.
         traffic: bytes that a training of all rounds may send, such as "200MB"; methods above it drop out.
@@ -105,6 +109,7 @@ class RaceRequest:
 
     Attributes:
         entries: the methods of the race.
+        contestants: code from elsewhere; it is not in the race, but in the last comparison.
         options: arguments of `plan`, without seeds and rounds.
         train: settings of training, rounds among them.
         seconds, bytes: budgets.
@@ -115,6 +120,7 @@ class RaceRequest:
     """
 
     entries: Mapping[str, Candidate]
+    contestants: list[Candidate]
     options: Mapping[str, Any]
     train: Mapping[str, Any]
     seconds: float
@@ -149,7 +155,10 @@ def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
         raise BadInput(next(iter(refused.values())))
     entries = {name: candidate for name, candidate in entries.items() if name not in refused}
     notes = [f"left out: {reason}" for reason in refused.values()]
-    return RaceRequest(entries, options, train, max_seconds, max_bytes, schedule, rates, margin, notes)
+    contestants = [candidate for candidate in entries.values() if not METHODS[candidate.method].has_models]
+    notes += [NOT_RACED.format(candidate.name) for candidate in contestants]
+    entries = {name: candidate for name, candidate in entries.items() if candidate not in contestants}
+    return RaceRequest(entries, contestants, options, train, max_seconds, max_bytes, schedule, rates, margin, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +190,7 @@ class Recommender:
         with journal.add_duration():
             finalists, table = self._run_race(race_federation, journal, schedule, options["train"])
         with journal.add_duration():
+            finalists += self.request.contestants
             graph_controls = next(filter(None, map(candidates.graph_controls, finalists)), [])
             trained = [*finalists, *graph_controls]
             self._print_line(
@@ -213,7 +223,7 @@ class Recommender:
 
     def _check_folder(self, schedule: Schedule) -> None:
         """Refuse a folder that has runs on other terms than those of the last comparison."""
-        entries = [*self.request.entries.values()]
+        entries = [*self.request.entries.values(), *self.request.contestants]
         finals.check_folder(self.federation, entries, self._final_options(schedule), self.folder)
 
     def _identity(self) -> dict[str, Any]:
@@ -224,7 +234,7 @@ class Recommender:
         """
         request, data_hash = self.request, json.loads(check_description(self.federation, self.folder))["content"]
         options = self._final_options(request.schedule)
-        plan = candidates.build_plan(self.federation, [*request.entries.values()], options)
+        plan = candidates.build_plan(self.federation, [*request.entries.values(), *request.contestants], options)
         runs = {key: [plan.study.run(key).fingerprint(), plan.hash_code(key)] for key in plan.study.runs}
         identity = {"data": data_hash, "runs": runs, "bytes": request.bytes, "schedule": asdict(request.schedule)}
         return {**identity, "rates": True} if request.rates else identity

@@ -220,7 +220,7 @@ def cost(answer: Answers) -> str:
     """Bytes, seconds and memory of what is recommended."""
     row = answer.board.set_index("method").loc[answer.method]
     return (
-        f"{row['label']}: {row['mib']:.3g} MiB sent in a training, {row['seconds']:.3g} s of computation, "
+        f"{row['label']}: {_describe_traffic(row['mib'])} sent in a training, {row['seconds']:.3g} s of computation, "
         f"{row['server_mib']:.3g} MiB at the server, {row['client_mib']:.3g} MiB at a client."
     )
 
@@ -302,3 +302,8 @@ def _format_interval(low: float, high: float, metric: str) -> str:
     if not np.isfinite(low + high):
         return "no interval"
     return f"95 % interval {_format_difference(low, metric)} to {_format_difference(high, metric)}"
+
+
+def _describe_traffic(mib: float) -> str:
+    """Mebibytes in words; NaN where code from elsewhere has not counted them."""
+    return f"{mib:.3g} MiB" if mib == mib else "uncounted bytes"

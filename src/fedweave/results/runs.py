@@ -282,11 +282,17 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
         str(runs[0].info.get("study", folder.name)),
         folder,
         comparable,
-        tuple(p.name for p in folders if p not in finished),
+        tuple(_describe_unfinished(p) for p in folders if p not in finished),
         leaky,
         pooled,
         read_margins(folder),
     )
+
+
+def _describe_unfinished(folder: Path) -> str:
+    """The name of a run without results; of a contestant that failed, also why."""
+    file = folder / "failed.txt"
+    return f"{folder.name} ({file.read_text(encoding='utf-8').strip()})" if file.is_file() else folder.name
 
 
 def by_task(study: Study) -> dict[str, list[Run]]:

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import to_float32
 from fedweave.engine.clients import Clients
-from fedweave.engine.executors import Batched, Executor, Processes, choose_device, choose_executor, set_precision
+from fedweave.engine.executors import Batched, Executor, Loop, Processes, choose_device, choose_executor, set_precision
 from fedweave.engine.graph_truth import jensen_shannon, target_shares
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Settings
@@ -49,6 +50,9 @@ class PreparedRun:
         note: the note of the data set.
         names, group_names: of clients and of groups, or none.
         units: unit of each client, or none.
+        classes: names of the classes, or none.
+        categories: codes of each input column, 0 for a number; empty if all are numbers.
+        logs: folder for what programs print, if code from elsewhere takes the place of the method.
         split: if the task has several splits: seed of a repetition -> the objects of its split. These objects are
             those of the first split.
     """
@@ -64,14 +68,27 @@ class PreparedRun:
     names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    categories: tuple[int, ...] = ()
+    logs: Path | None = None
     split: Callable[[int], "PreparedRun"] | None = None
 
     def for_seed(self, seed: int) -> "PreparedRun":
         """The objects of the repetition `seed`."""
         return self if self.split is None else self.split(seed)
 
+    def with_logs(self, folder: Path) -> "PreparedRun":
+        """These objects, with a folder for what programs print."""
+        split = self.split and (lambda seed: self.for_seed(seed).with_logs(folder))
+        return replace(self, logs=folder, split=split)
+
     def share_cores(self, repetitions: int) -> tuple["PreparedRun", int, int]:
-        """(these objects, processes, threads of each) for `repetitions` that share the cores of this machine."""
+        """(these objects, processes, threads of each) for `repetitions` that share the cores of this machine.
+
+        Code from elsewhere runs in this process, one repetition after the other: its threads could disturb a fork.
+        """
+        if not self.method.has_models:
+            return self, 1, 1
         workers, threads = allocate_workers(self.method.network, repetitions, self.device, self.federation.clients)
         return self.with_cores(cores() // workers), workers, threads
 
@@ -183,7 +200,11 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
     keep_memory()
     train = run.train
     steps = train.rounds * (train.steps or train.epochs)
-    executor = choose_executor(train.executor, method.network, device, train.chunk, steps, method.pools)
+    executor = (
+        choose_executor(train.executor, method.network, device, train.chunk, steps, method.pools)
+        if method.has_models
+        else Loop()  # its predictions are looked up one client after the other
+    )
     prepared = PreparedRun(
         run,
         method,
@@ -196,6 +217,8 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         partition.names,
         partition.group_names,
         partition.units,
+        dataset.class_names or tuple(map(str, range(dataset.classes))),
+        dataset.categories,
     )
     if prepared.has_mapped_tables:
         check_memory(prepared)

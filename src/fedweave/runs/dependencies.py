@@ -101,7 +101,8 @@ def run_digest(run: RunSpec) -> str:
 
 
 def inputs_digest(run: RunSpec, root: Path | None = Path("data")) -> str:
-    """A hash of the files that `run` reads: check sums of its data set, the rows of its clients, and graphs.
+    """A hash of the files that `run` reads: check sums of its data set, the rows of its clients, graphs, and what the
+    code of a contestant depends on.
 
     Args:
         root: folder of data sets and partitions; None where they are in memory, so that graphs alone are files.
@@ -111,8 +112,14 @@ def inputs_digest(run: RunSpec, root: Path | None = Path("data")) -> str:
     )
     # A missing file is refused where it is read. It can also be missing for a moment, while a stage writes it again.
     paths = [path for path in (*partition_files, *graph_files.files_of(run)) if path.is_file()]
-    digests = {path.name: file_digest(path) for path in paths}
+    digests = {path.name: file_digest(path) for path in paths} | outside_digest(run)
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def outside_digest(run: RunSpec) -> dict[str, str]:
+    """{"contestant": a text that changes with its code}, if the method of `run` is code from elsewhere."""
+    method = METHODS[run.method]
+    return {} if method.has_models else {"contestant": method.digest()}  # type: ignore[attr-defined]
 
 
 def list_digests(files: Iterable[Path]) -> Mapping[str, Any]:

@@ -107,7 +107,7 @@ def record(history: History, report: Report, prepared: PreparedRun) -> History:
     values = {f"{p}/{s}": report.scores[p][s].tolist() if p in report.scores else [] for p, s in SPLITS}
     scores = {name: [*history.scores[name], values[name]] for name in values}
     numbers = [Diagnostic(report.round, name, value) for name, value in report.diagnostics.items()]
-    diagnostics = [*history.diagnostics, *numbers]
+    diagnostics = [*history.diagnostics, *numbers, *(Diagnostic(*point) for point in report.curves)]
     portrait = [] if report.portrait is None else [report.round, report.portrait.detach().float().cpu()]
     rounds = [*history.rounds, report.round]
     history = replace(history, rounds=rounds, scores=scores, diagnostics=diagnostics, portrait=portrait)

@@ -25,7 +25,7 @@ from fedweave.runs.build import PreparedRun
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.inputs import load_inputs
 from fedweave.search.scores import choose_first, reported_scores
-from fedweave.study import plugins, search_spaces
+from fedweave.study import search_spaces
 from fedweave.study.search_spaces import RATE
 from fedweave.study.spec import StudySpec
 
@@ -90,7 +90,7 @@ def run_search(
         show: gets the number of values that are left, after each.
     """
     torch.set_num_threads(1)
-    plugins.load(study.uses)  # a new process has not loaded them
+    study.load_code()
     search = open_search(study, key, inputs, root)
     if search.remaining_trials:
         write_atomic(search.file, json.dumps(_search(search, show), indent=2) + "\n")

@@ -36,7 +36,7 @@ from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.inputs import load_inputs
 from fedweave.search import samplers, trials
 from fedweave.search.rates import STATE
-from fedweave.study import objects, plugins, search_spaces
+from fedweave.study import objects, search_spaces
 from fedweave.study.schema import TuneSpec
 from fedweave.study.spec import StudySpec
 
@@ -202,7 +202,7 @@ def run_search(
         show: gets the number of trials that are left, after each.
     """
     torch.set_num_threads(1)
-    plugins.load(study.uses)  # a new process has not loaded them
+    study.load_code()
     search = open_search(study, key, inputs, root)
     claims = TrialClaims(journal_path(study, key, root).with_suffix(".claims"))
     total = _prepare_trial(search, {}).rounds

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.files.atomic import check_regular
-from fedweave.study import plugins, task_blocks
+from fedweave.study import outside, plugins, task_blocks
 from fedweave.study.config import example, read_yaml
 from fedweave.study.method_lists import check_entries
 from fedweave.study.task_blocks import merge
@@ -156,6 +156,8 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
 
     file = name if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     base = read_yaml(folder / "base.yaml") if (folder / "base.yaml").is_file() else {}
+    contestants, own_methods = outside.split(own.get("methods", {}))
+    outside.enter(contestants, file)
     _check_keys(file, own, METHODS)
     tasks: dict[str, Any] = {}
     runs: dict[str, Any] = {}
@@ -174,7 +176,7 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
         for m in used_methods
     }
     tune = merge({**base.get("tune", {}), "spaces": {m: derive_space(m) for m in METHODS}}, own.get("tune", {}))
-    for method, block in own.get("methods", {}).items():  # also of methods that no task names: params.yaml omits these
+    for method, block in own_methods.items():  # also of methods that no task names: params.yaml omits these
         check_settings(method, block or {}, f"{file}: methods.{method}")
     for method in own.get("tune", {}).get("spaces") or {}:
         check_space(method, tune["spaces"][method], f"{file}: tune.spaces.{method}")

@@ -149,6 +149,7 @@ def check_space(method: str, space: object, where: str, sampler: str = "tpe") ->
 def _parameters(method: str) -> dict[str, Setting]:
     """The settings that a search may vary: all but the rounds, of which a trial trains the declared share."""
     solver = {f"train.{setting.name}": setting for setting in describe(TrainSpec) if setting.name != "rounds"}
+    solver = solver if METHODS[method].has_models else {}
     return solver | {setting.name: setting for setting in METHODS[method].settings()}
 
 

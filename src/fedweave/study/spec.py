@@ -4,12 +4,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.study import plugins, variants
+from fedweave.study import outside, plugins, variants
 from fedweave.study.config import MOST_SEEDS, construct, example, read_yaml
 from fedweave.study.schema import EvaluateSpec, RunEntry, TaskSpec, TrainSpec, TuneSpec
 
@@ -104,7 +104,13 @@ class StudySpec:
     ablate: dict[str, dict[str, Any]]
     margins: dict[str, Any]  # of practical equivalence, by metric
     uses: tuple[str, ...] = ()
+    contestants: dict[str, Any] = field(default_factory=dict)  # programs among the methods, as they are declared
     where: str = str(PARAMS)  # the file that was read, or the call that gave the settings, for messages
+
+    def load_code(self) -> None:
+        """Load the plug-ins and list the contestants, which a new process has not done."""
+        plugins.load(self.uses)
+        outside.enter(self.contestants, self.where)
 
     def run(self, key: str, tuned: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None) -> RunSpec:
         """The run `key`; later layers win: task, method block, `tuned`, the run's own `set`, `extra`.
@@ -198,17 +204,20 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> StudySpec:
     for name, block in ablate.items():
         choose(block["run"], runs, f"{where}: ablate.{name}.run")
     uses = tuple(plugins.resolve_paths(raw.get("uses") or {}, where).values())
+    contestants, methods = outside.split(raw["methods"])
+    outside.enter(contestants, where)
     return StudySpec(
         raw["study"],
         raw.get("about", ""),
         tuple(raw["seeds"]),
         tasks,
         runs,
-        dict(raw["methods"]),
+        methods,
         tune,
         ablate,
         _check_margins(raw.get("margins") or {}, f"{where}: margins"),
         uses,
+        contestants,
         where,
     )
 
@@ -279,11 +288,11 @@ def _check_case(names: Iterable[str], where: str) -> None:
 
 def _check_references(raw: Mapping[str, Any], where: str) -> None:
     """Refuse values that are not names, but that DVC uses in commands and paths: DVC does not check params.yaml."""
-    for block, fields in {"tasks": ("dataset",), "runs": ("task", "method"), "ablate": ("run",)}.items():
+    for block, words in {"tasks": ("dataset",), "runs": ("task", "method"), "ablate": ("run",)}.items():
         for name, entry in (raw.get(block) or {}).items():
-            for field in fields if isinstance(entry, Mapping) else ():
-                if isinstance(entry.get(field), str) and entry[field]:  # other values are refused where they are read
-                    _check_name(entry[field], f"{where}: {block}.{name}.{field}")
+            for word in words if isinstance(entry, Mapping) else ():
+                if isinstance(entry.get(word), str) and entry[word]:  # other values are refused where they are read
+                    _check_name(entry[word], f"{where}: {block}.{name}.{word}")
     datasets = raw.get("datasets")
     for name in datasets if isinstance(datasets, list) else ():
         _check_name(name, f"{where}: datasets")

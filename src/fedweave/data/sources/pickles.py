@@ -45,8 +45,12 @@ def read_arrays(path: Path | str) -> Any:
     """
     path = Path(path)
     try:
-        raw = path.read_bytes()
-        return _ArrayUnpickler(io.BytesIO(raw[arrays.objects_offset(raw) :]), encoding="latin1").load()
+        return unpickle_arrays(path.read_bytes())
     except Exception as error:  # a damaged pickle can raise nearly anything
         reason = f"{str(error) or type(error).__name__}"
         raise BadInput(f"{path}: not a pickle of plain arrays ({reason}); run the download stage again") from error
+
+
+def unpickle_arrays(raw: bytes) -> Any:
+    """As `read_arrays`, of the bytes of a file; raises nearly anything if they are damaged."""
+    return _ArrayUnpickler(io.BytesIO(raw[arrays.objects_offset(raw) :]), encoding="latin1").load()

@@ -1,0 +1,60 @@
+"""Environments of contestants: built once from a file of requirements, by uv or else by venv and pip."""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from fedweave.errors import ContestantFailed
+
+PYTHON = ("python", "python3")  # words of a command that mean the interpreter of its environment
+LAST_WORDS = 4096  # bytes at the end of a log, of which a message has the last line
+READY = "ready"  # a file that is written last
+
+
+def prepare(requirements: Path) -> Path:
+    """The interpreter of the environment with the packages of `requirements`, which is built if it does not exist.
+
+    It is kept in ~/.cache/fedweave (or $XDG_CACHE_HOME) under the digest of the file and the version of Python.
+
+    Raises:
+        ContestantFailed: it cannot be built.
+    """
+    version = ".".join(map(str, sys.version_info[:2]))
+    digest = hashlib.sha256(requirements.read_bytes() + f" {version} {sys.base_prefix}".encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedweave" / "environments"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder, python = cache / digest, cache / digest / "bin" / "python"
+    with (cache / f"{digest}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of several repetitions, one builds it
+        if not (folder / READY).is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            _build(folder, python, requirements, cache / f"{digest}.log")
+            (folder / READY).touch()
+    return python
+
+
+def _build(folder: Path, python: Path, requirements: Path, log: Path) -> None:
+    if uv := shutil.which("uv"):
+        make: list[str] = [uv, "venv", "--python", sys.executable, str(folder)]
+        install = [uv, "pip", "install", "--python", str(python), "-r", str(requirements)]
+    else:
+        make = [sys.executable, "-m", "venv", str(folder)]
+        install = [str(python), "-m", "pip", "install", "-r", str(requirements)]
+    with log.open("wb") as output:
+        for command in (make, install):
+            done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, cwd=requirements.parent)
+            if done.returncode:
+                problem = f"{requirements}: {last_line(log)} (all of it: {log})"
+                raise ContestantFailed("its environment could not be built", problem)
+
+
+def last_line(log: Path) -> str:
+    """The last line of a file of text, or the word "nothing"."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LAST_WORDS))
+        lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    return lines[-1].strip() if lines else "nothing"

@@ -1,0 +1,189 @@
+"""Folders that other frameworks write: LEAF's JSON, PFLlib's npz and TensorFlow Federated's HDF5.
+
+Each has the rows of every client, which are already training or test rows. Sources: the readers and writers of
+TalwalkarLab/leaf (`models/utils/model_utils.py`), TsingZ0/PFLlib (`dataset/utils/dataset_utils.py`) and
+tensorflow/federated (`HDF5ClientData`).
+"""
+
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedweave.data.sources.pickles import unpickle_arrays
+from fedweave.errors import BadInput, choose, format_count, format_value
+
+PARTS = ("train", "test")
+ENDINGS = (".h5", ".hdf5")
+GROUP = "examples"  # of TFF's files
+LARGEST = 4 << 30  # bytes of the arrays of one file
+
+
+class ForeignRows(NamedTuple):
+    """Rows of all clients, as `Federation.from_arrays` takes them, and what to say about them.
+
+    Attributes:
+        x, y, client, split: of each row.
+        notes: about clients that are left out.
+    """
+
+    x: Any
+    y: Any
+    client: list[Any]
+    split: list[str]
+    notes: tuple[str, ...]
+
+
+def find_kind(path: Path) -> str:
+    """The framework that has written a file or folder: "leaf", "pfllib" or "tff"; empty where it is none of them."""
+    if path.suffix.lower() in ENDINGS or (path.is_dir() and _tff_files(path)):
+        return "tff"
+    if path.suffix.lower() == ".json":
+        return "leaf"
+    if not all((path / part).is_dir() for part in PARTS):
+        return ""
+    first = next((path / "train").glob("*.json"), None)
+    return "leaf" if first else "pfllib" if next((path / "train").glob("*.npz"), None) else ""
+
+
+def read_leaf(path: Path, field: int | None = None, shape: Sequence[int] | None = None) -> ForeignRows:
+    """LEAF: train/*.json and test/*.json with {"users": ..., "user_data": {user: {"x": rows, "y": targets}}}.
+
+    Args:
+        path: the folder of `train` and `test`, or one file of JSON, whose rows are then not split yet.
+        field: position of the input in a row that is a list of texts, as 4 in Sent140.
+        shape: of an input; None for a vector.
+    """
+    files = {part: sorted((path / part).glob("*.json")) for part in PARTS} if path.is_dir() else {"": [path]}
+    parts = {part: [*_leaf_clients(listed)] for part, listed in files.items()}
+    return _join(parts, path, lambda rows: _leaf_inputs(rows, field, shape, path))
+
+
+def _leaf_clients(files: Iterable[Path]) -> Iterator[tuple[str, Any, Any]]:
+    for file in files:
+        content = _read(file, lambda file: json.loads(file.read_text(encoding="utf-8")))
+        users = content.get("user_data") if isinstance(content, dict) else None
+        if not isinstance(users, Mapping):
+            raise BadInput(f"{file}: is not a file of LEAF; it has no mapping user_data")
+        for name, rows in users.items():
+            if not isinstance(rows, Mapping) or not {"x", "y"} <= {*rows} or len(rows["x"]) != len(rows["y"]):
+                raise BadInput(f"{file}: user_data: {name!r} has no x and y of one length; correct this client")
+            yield str(name), rows["x"], rows["y"]
+
+
+def _leaf_inputs(rows: list[Any], field: int | None, shape: Sequence[int] | None, path: Path) -> Any:
+    if field is not None:
+        return [row[field] for row in rows]
+    if rows and isinstance(rows[0], list) and any(isinstance(value, str) for value in rows[0]):
+        shown = format_value(rows[0])
+        raise BadInput(f"field: a row of {path} is {shown}; say which entry is the input, as field=4 of Sent140")
+    if shape is None:
+        return rows
+    try:
+        return np.array(rows, dtype=np.float64).reshape(len(rows), *shape)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"shape: {format_value(shape)} is not that of the rows of {path} ({error})") from error
+
+
+def read_pfllib(path: Path) -> ForeignRows:
+    """PFLlib: train/I.npz and test/I.npz, each with an object `data` that is {"x": [n, ...], "y": [n]}."""
+    parts = {part: [*_pfllib_clients(path / part)] for part in PARTS}
+    return _join(parts, path, np.array)
+
+
+def _pfllib_clients(folder: Path) -> Iterator[tuple[int, Any, Any]]:
+    files = [file for file in folder.glob("*.npz") if file.stem.isdecimal()]
+    for file in sorted(files, key=lambda file: int(file.stem)):
+        content = _read(file, _read_object)
+        rows = content.item() if isinstance(content, np.ndarray) and content.ndim == 0 else content
+        if not isinstance(rows, Mapping) or not {"x", "y"} <= {*rows} or len(rows["x"]) != len(rows["y"]):
+            raise BadInput(f"{file}: is not a file of PFLlib; its object data has no x and y of one length")
+        x = rows["x"]
+        if not isinstance(x, np.ndarray) or x.dtype.kind not in "biuf":
+            raise BadInput(f"{file}: x: is not one array of numbers; give rows of numbers, as images have")
+        yield int(file.stem), x, rows["y"]  # a number, by which clients are in their order
+
+
+def _read_object(file: Path) -> Any:
+    with zipfile.ZipFile(file) as archive:
+        member = archive.getinfo("data.npy")
+        if member.file_size > LARGEST:
+            raise ValueError(f"its object takes more than {LARGEST} bytes")
+        return unpickle_arrays(archive.read(member))
+
+
+def read_tff(path: Path, features: str, label: str) -> ForeignRows:
+    """TensorFlow Federated: HDF5 with a group `examples`, in it a group for each client, in it an array for each name.
+
+    Args:
+        path: the folder of NAME_train.h5 and NAME_test.h5, or one file, whose rows are then not split yet.
+        features, label: names of arrays; "" for those of the data sets of TFF.
+    """
+    files = _tff_files(path) if path.is_dir() else {"": path}
+    parts = {part: _read(file, lambda file: [*_tff_clients(file, features, label)]) for part, file in files.items()}
+    return _join(parts, path, _channels_first)
+
+
+def _tff_files(folder: Path) -> dict[str, Path]:
+    """Part -> its file, if the folder has one of each."""
+    found = {part: [file for end in ENDINGS for file in folder.glob(f"*_{part}{end}")] for part in PARTS}
+    return {part: files[0] for part, files in found.items()} if all(len(f) == 1 for f in found.values()) else {}
+
+
+def _tff_clients(file: Path, features: str, label: str) -> Iterator[tuple[str, Any, Any]]:
+    import h5py
+
+    with h5py.File(file) as content:
+        if GROUP not in content:
+            raise BadInput(f"{file}: is not a file of TensorFlow Federated; it has no group {GROUP}")
+        for name, group in content[GROUP].items():
+            usual = next((word for word in ("pixels", "image", "x") if word in group), "pixels")
+            x, y = (group[choose(word, group, f"{file}: {name}")][()] for word in (features or usual, label or "label"))
+            yield str(name), _as_texts(x), _as_texts(y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y)
+
+
+def _as_texts(values: np.ndarray) -> Any:
+    """Bytes, as which HDF5 has texts, as texts."""
+    return [value.decode() for value in values] if values.dtype.kind in "SO" else values
+
+
+def _channels_first(x: list[Any]) -> Any:
+    """Images [n, h, w] or [n, h, w, c] of TensorFlow as [n, c, h, w]; other rows as they are."""
+    array = np.array(x)
+    if array.dtype.kind not in "biuf":
+        return x
+    return array[:, None] if array.ndim == 3 else np.moveaxis(array, -1, 1) if array.ndim == 4 else array
+
+
+def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path, inputs: Any) -> ForeignRows:
+    """The rows of the clients that have rows in all parts."""
+    names = [{name for name, x, _ in rows if len(x)} for rows in parts.values()]
+    kept = set.intersection(*names)
+    if not kept:
+        raise BadInput(f"{path}: no client has {' and '.join(filter(None, parts)) or 'any'} rows")
+    x, y, client, split = list[Any](), list[Any](), list[Any](), list[str]()
+    for part, rows in parts.items():
+        for name, own_x, own_y in rows:
+            if name in kept:
+                x += [*own_x]
+                y += [*own_y]
+                client += [name] * len(own_x)
+                split += [part] * len(own_x)
+    lost = len(set.union(*names) - kept)
+    note = f"{format_count(lost, 'client')} without {' or '.join(parts)} rows left out"
+    return ForeignRows(inputs(x), np.array(y), client, split if len(parts) > 1 else [], (note,) if lost else ())
+
+
+def _read(file: Path, read: Any) -> Any:
+    if not file.is_file():
+        raise BadInput(f"{file}: not found; give the path of a file, or of a folder with train and test")
+    try:
+        return read(file)
+    except BadInput:
+        raise
+    except Exception as error:  # readers raise errors of many types for damaged files
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"{file}: damaged, or of another kind ({format_value(reason)}); write it again") from error
