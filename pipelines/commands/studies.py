@@ -145,6 +145,7 @@ def check_study(
         BadInput: as `select_study`, or for the first part of the study that cannot run.
     """
     from fedweave.contestants.checks import check_terms
+    from fedweave.results import published
     from fedweave.study import validate
 
     from ..stages import graphs
@@ -152,6 +153,7 @@ def check_study(
     content, where = select_study(name, tasks, methods, uses), str(catalogue.find_file(name))
     study = validate.check(spec.parse(content, where), where)
     graphs.check(study, where)
+    published.check(study.tasks, where)
     for key, item in study.runs.items():
         if item.method in study.contestants:
             check_terms(study.run(key), where)

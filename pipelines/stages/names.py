@@ -1,4 +1,4 @@
-"""Stage `names`: check that names in params.yaml are safe in a shell and in a path, and that its graphs can be read.
+"""Stage `names`: check that names in params.yaml are safe in a shell and in a path, and that what it refers to is there.
 
 It runs before every other stage: DVC itself would only report that a file is missing.
 """
@@ -15,16 +15,19 @@ def main() -> None:
     """Write data/code/names.txt, which has the same content for every params.yaml.
 
     Raises:
-        BadInput: a name is not safe, or a graph cannot be read.
+        BadInput: a name is not safe, a graph cannot be read, or no paper prints a column.
     """
     content = read_yaml(PARAMS)
     check_names(content, str(PARAMS))
-    if setting.stored_graphs(content):
+    if setting.stored_graphs(content) or "'published': {" in str(content):
+        from fedweave.results import published
         from fedweave.study import validate
 
         from . import graphs  # not at the top: they import torch, which takes time
 
-        graphs.check(validate.load(), str(PARAMS))
+        study = validate.load()
+        graphs.check(study, str(PARAMS))
+        published.check(study.tasks, str(PARAMS))
     write_atomic(paths.CODE / "names.txt", "checked\n")
 
 

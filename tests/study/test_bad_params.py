@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fedweave.errors import BadInput, format_value
+from fedweave.results import published
 from fedweave.study import spec, validate
 from tests.study.test_spec import altered, good
 
@@ -166,8 +167,6 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/normalize", 3, ["tasks.digits.normalize: 3", "names: "]),
     (f"{DIGITS}/normalize", "unti", ["tasks.digits.normalize: 'unti'", "did you mean 'unit'"]),
     (f"{DIGITS}/normalize", {"name": "unit", "mean": 1}, ["tasks.digits.normalize.mean", "not an option of unit"]),
-    (f"{DIGITS}/published", {"table": 3}, ["tasks.digits.published.paper: ''", "fedaghn"]),
-    (f"{DIGITS}/published", {"paper": "fedaghn", "table": 3}, ["tasks.digits.published.table: '3'", "table1"]),
     (f"{DIGITS}/published", {"papr": "fedaghn"}, ["tasks.digits.published: 'papr'", "did you mean 'paper'"]),
     (f"{DIGITS}/evaluate/evry", 1, ["evaluate.evry", "did you mean 'every'"]),
     (f"{DIGITS}/evaluate/every", "often", ["evaluate.every", "'often'"]),
@@ -241,6 +240,21 @@ def test_a_defence_needs_uploaded_models(method: str) -> None:
 def test_messages_name_the_file(path: str, value: Any, words: str) -> None:
     with pytest.raises(BadInput) as caught:
         validate.check(spec.parse(altered(path, value), "x.yaml"), "x.yaml")
+    assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        ({"table": 3}, "x.yaml: tasks.digits.published.paper: ''"),
+        ({"paper": "fedaghn", "table": 3}, "x.yaml: tasks.digits.published.table: '3'"),
+    ],
+)
+def test_printed_columns_that_do_not_exist_are_refused(block: dict[str, Any], words: str) -> None:
+    """The first stage of `dvc repro` refuses them, and `fedweave study use`."""
+    study = spec.parse(altered(f"{DIGITS}/published", block), "x.yaml")
+    with pytest.raises(BadInput) as caught:
+        published.check(study.tasks, "x.yaml")
     assert str(caught.value).startswith(words)
 
 

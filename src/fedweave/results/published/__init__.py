@@ -13,7 +13,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, relocate
+from fedweave.study.schema import TaskSpec
 
 PAPERS = {
     "fedaghn": "FedAGHN",
@@ -128,6 +129,18 @@ def reference(block: Mapping[str, Any], dataset: str, setting: str) -> Reference
         matches = tuple(row for row in matches if getattr(row, key) == str(value))
     budget = choose(str(block.get("budget", "reduced")), ("full", "reduced"), "published.budget")
     return Reference(paper, matches[0].table, matches[0].dataset, matches[0].setting, budget == "full")
+
+
+def check(tasks: Mapping[str, TaskSpec], where: str) -> None:
+    """Refuse tasks whose printed column does not exist, before any training.
+
+    Raises:
+        BadInput: as `reference`, naming the task in `where`.
+    """
+    for key, task in tasks.items():
+        if task.published:
+            with relocate({"": f"{where}: tasks.{key}."}):
+                reference(task.published, task.dataset, task.setting)
 
 
 def paper_rounds(reference: Reference) -> int:
