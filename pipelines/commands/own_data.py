@@ -318,8 +318,9 @@ def build_methods(names: list[str], settings: Mapping[str, Mapping[str, Any]]) -
     Raises:
         BadInput: a setting of a method that is not listed, or one that the method does not have.
     """
-    from fedweave.methods import METHODS
+    from fedweave.methods import METHODS, find_name
 
+    names = [find_name(name) for name in names]
     for method, values in settings.items():
         if method not in names:
             raise BadInput(f"--set {method}.{next(iter(values))}: {method} is not in --methods; add it there")

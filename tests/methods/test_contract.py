@@ -203,8 +203,10 @@ TRAFFIC: dict[str, Callable[[Any], tuple[float, float]]] = {
     "fedpub": lambda s: (s.P, s.P + s.D),
     "fedsage": lambda s: (s.classifier,) * 2,
     "fedsheafhn": lambda s: (s.B,) * 2,
+    "gpfl": lambda s: (s.B + s.C * s.D + 2 * (s.D**2 + 3 * s.D),) * 2,  # embeddings, and two branches of the valve
     "heurpfedla": lambda s: (s.P - s.retained_layers, s.P),
     "ifca": lambda s: (2 * s.P, s.P + 2),  # two clusters
+    "lg_fedavg": lambda s: (s.P - s.B,) * 2,
     "partial_pooling": lambda s: (2 * s.C * s.T, 2 * (s.C * (1 + s.T + s.T * (s.T + 1) / 2) + 1)),
     "pefll": lambda s: (s.P + s.network + 2,) * 2,  # the embedding network, and a vector of 2
     "scaffold": lambda s: (2 * s.P,) * 2,

@@ -30,6 +30,7 @@ def deployed_models(report: Report) -> torch.Tensor:
 
 REDUCTIONS: dict[str, tuple[Callable[[], Report], Callable[[], Report]]] = {
     "FedProx(mu=0) = FedAvg": (lambda: last_report("fedprox", mu=0.0), lambda: last_report("fedavg")),
+    "MOON(mu=0) = FedAvg": (lambda: last_report("moon", mu=0.0), lambda: last_report("fedavg")),
     "Ditto(lam=0) = Local": (lambda: last_report("ditto", lam=0.0, personal_epochs=2), lambda: last_report("local")),
     "FedAMP(lam=0) = Local": (lambda: last_report("fedamp", lam=0.0), lambda: last_report("local")),
     "FedAMP(detached) = Local": (lambda: last_report("fedamp", detached=True), lambda: last_report("local")),

@@ -54,6 +54,7 @@ def compare(
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     name: str = "comparison",
+    per_method: Mapping[str, Mapping[str, Any]] | None = None,
     **train: Any,
 ) -> Comparison:
     """Train every method with every seed, choose rounds by validation, and compare by test.
@@ -85,6 +86,8 @@ def compare(
         progress: show a bar and an estimate.
         callbacks: called with a `Progress` after every evaluated round.
         name: of the study in tables.
+        per_method: settings of training that single methods have of their own, such as {"fedprox": {"epochs": 2}}; a
+            warning names them, as terms are not equal then.
         train: other settings of training, such as lr=0.1 or participation=0.5: see `fedweave.study.schema.TrainSpec`.
 
     Raises:
@@ -111,6 +114,7 @@ def compare(
         central=central,
         name=name,
         train={"rounds": rounds, **train},
+        per_method=per_method,
     )
     check_methods(plan.study)
     folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)

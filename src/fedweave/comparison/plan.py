@@ -15,6 +15,7 @@ from fedweave.contestants.checks import check_run
 from fedweave.contestants.entry import Contestant, enter, find_entry
 from fedweave.engine.executors import choose_device, choose_executor
 from fedweave.engine.protocol import Method
+from fedweave.engine.registry import find_name
 from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
@@ -102,6 +103,7 @@ def plan(
     name: str = "comparison",
     title: str = "compare()",
     train: Mapping[str, Any],
+    per_method: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Plan:
     """The checked plan of a comparison; all bad input is refused here.
 
@@ -112,7 +114,7 @@ def plan(
         raise BadInput(f"{title}: {type(federation).__name__} is not a federation; use Federation.from_arrays")
     check_text(name, "name", "comparison")
     block, adapter = _resolve_model(federation, model, head)
-    entries = _resolve_entries(methods, train, title)
+    entries = _add_own_training(_resolve_entries(methods, train, title), per_method, title)
     check_units(federation, entries, title)
     entries = add_control(federation, entries, train) if central else entries
     task = {**_task_block(federation, block, train, evaluate), "metric": register_metric(metric)}
@@ -153,6 +155,22 @@ def _resolve_entries(methods: Methods, train: Mapping[str, Any], title: str) -> 
                     f"place of {method!r}; on the command line, --set {method}.{name}={format_value(train[name])}"
                 )
     return entries
+
+
+def _add_own_training(
+    entries: dict[str, tuple[str, dict[str, Any]]], per_method: Mapping[str, Mapping[str, Any]] | None, title: str
+) -> dict[str, tuple[str, dict[str, Any]]]:
+    """`entries` with settings of the training that single methods have of their own, as in `set` of a run."""
+    given = as_mapping(per_method, "per_method", "{'fedprox': {'epochs': 2}}")
+    names = {find_name(name) if name not in entries else name: settings for name, settings in given.items()}
+    for name, settings in names.items():
+        choose(name, entries, f"{title}: per_method")
+        for setting in as_mapping(settings, f"per_method: {name}", "{'epochs': 2}"):
+            choose(str(setting), [field.name for field in fields(TrainSpec)], f"{title}: per_method: {name}")
+    return {
+        name: (method, {**options, **{f"train.{key}": value for key, value in names.get(name, {}).items()}})
+        for name, (method, options) in entries.items()
+    }
 
 
 def _run_blocks(federation: Federation, entries: Mapping[str, tuple[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -208,8 +226,9 @@ def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
 
 def _resolve_method(entry: Any) -> tuple[str, dict[str, Any]]:
     if isinstance(entry, str):
+        entry = find_name(entry)
         plugins.load_if_missing(entry, METHODS)
-        return choose(entry, METHODS, "methods"), {}
+        return choose(find_name(entry), METHODS, "methods"), {}
     cls = entry if isinstance(entry, type) else type(entry)
     if not issubclass(cls, Method):
         raise BadInput(

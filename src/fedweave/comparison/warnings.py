@@ -7,7 +7,7 @@ from fedweave import results
 from fedweave.comparison.leaderboard import rename_methods
 from fedweave.comparison.origin import Origin
 from fedweave.comparison.results_folder import notes
-from fedweave.errors import format_count
+from fedweave.errors import format_count, format_value
 from fedweave.graphs.quality import ALIKE, VARIATION, quality
 from fedweave.graphs.setting import is_control
 from fedweave.metrics import unit
@@ -39,9 +39,22 @@ def collect_warnings(comparison: Origin) -> list[str]:
         *_find_unconverged_methods(comparison),
         *_find_uniform_graphs(comparison),
         *contestant_notes(comparison.study.runs),
+        *_find_own_training(comparison),
         *_notes(comparison),
         *_describe_test_power(comparison),
     ]
+
+
+def _find_own_training(comparison: Origin) -> list[str]:
+    """Settings of the training that not all methods share; learning rates, which are tuned, are on the board."""
+    training = {name: run.info["spec"]["train"] for name, run in comparison.runs.items()}
+    keys = dict.fromkeys(key for settings in training.values() for key in settings if key != "lr")
+    lines = []
+    for key in keys:
+        shown = {name: format_value(settings.get(key)) for name, settings in training.items()}
+        if len({*shown.values()}) > 1:
+            lines.append(f"terms are not equal: {key} is {', '.join(f'{v} of {n}' for n, v in shown.items())}")
+    return lines
 
 
 def _notes(comparison: Origin) -> list[str]:

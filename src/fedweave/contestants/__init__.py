@@ -22,7 +22,7 @@ from fedweave.contestants.programs import ProgramRunner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.errors import BadInput, choose, format_value
 
-__all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "function", "program"]
+__all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "function", "pfllib", "program"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
@@ -145,6 +145,34 @@ def program(
     variables = {key: str(value) for key, value in (env or {}).items()}
     runner = ProgramRunner(tuple(words), start, (*named, *used), variables, float(timeout), memory, packages)
     return build_entry(_check_name(given, "program"), runner, settings, space)
+
+
+def pfllib(
+    checkout: Path | str, arguments: str | Sequence[str], *, python: Path | str = "python", name: str | None = None,
+    **options: Any,
+) -> type[Contestant]:  # fmt: skip
+    """PFLlib's command line as a contestant, from a checkout of your own, which is only read.
+
+    Its predictions are those of its last evaluation. Its rounds are those of the methods unless `arguments` have -gr.
+
+    Args:
+        checkout: folder of github.com/TsingZ0/PFLlib.
+        arguments: of its main.py, such as "-algo FedALA -m MLR -data MNIST -lr 0.05"; by the name after -data PFLlib
+            chooses the sizes of its models. Numbers of clients and classes are added.
+        python: interpreter with PFLlib's packages; default: that of `requirements`, or the one that runs fedweave.
+        name: in tables; default: the algorithm.
+        options: those of `program`; `settings={"lr": 0.05}` is -lr 0.05, which a `space` may vary.
+
+    Raises:
+        BadInput: the folder has no system/main.py, and as `program`.
+    """
+    words, root = shlex.split(arguments) if isinstance(arguments, str) else [*map(str, arguments)], Path(checkout)
+    if not (root / "system" / "main.py").is_file():
+        raise BadInput("contestants.pfllib", f"there is no system/main.py in {root}; give a checkout of PFLlib")
+    algorithm = words[words.index("-algo") + 1] if "-algo" in words[:-1] else "FedAvg"
+    command = [str(python), str(Path(__file__).with_name("drive_pfllib.py")), str(root.resolve()), *words]
+    used = [root.resolve() / "system", *options.pop("uses", ())]
+    return program(command, name=name or f"{algorithm}-PFLlib", uses=used, **options)
 
 
 def _check_name(name: str, kind: str) -> str:

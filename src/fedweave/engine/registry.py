@@ -17,6 +17,17 @@ BUILT_IN = Path(__file__).resolve().parent.parent / "methods"  # the folder with
 METHODS: dict[str, type[Method]] = {}
 
 
+def find_name(name: str) -> str:
+    """The name in the table that is `name` but for capitals, - and _; `name` itself if there is none.
+
+    >>> from fedweave.methods import METHODS
+    >>> find_name("SCAFFOLD"), find_name("FedAvg-FT"), find_name("FedFoo")
+    ('scaffold', 'fedavg_ft', 'FedFoo')
+    """
+    plain = name.lower().replace("-", "").replace("_", "")
+    return name if name in METHODS else next((key for key in METHODS if key.replace("_", "") == plain), name)
+
+
 def method(name: str) -> Callable[[type[M]], type[M]]:
     """A decorator that enters a class in the table as the method `name`.
 

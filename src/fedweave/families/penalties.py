@@ -90,6 +90,16 @@ def add_cosine_term(loss: Loss, direction: Params, weight: Tensor | float, scale
     return modified_loss
 
 
+def correct_gradient(loss: Loss, correction: Params) -> Loss:
+    """`loss` with `correction` added to its gradient, and with its value."""
+
+    def corrected_loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
+        value, buffers = loss(model, rows, key)
+        return value + sum((c * (model[name] - model[name].detach())).sum() for name, c in correction.items()), buffers
+
+    return corrected_loss
+
+
 def discrepancy(x: Tensor, y: Tensor, mask: Tensor | None) -> Tensor:
     """Squared maximum mean discrepancy of two samples [B, D] under a sum of Gaussian kernels exp(−‖·‖² / 2a)."""
     weights = torch.ones_like(x[:, 0]) if mask is None else mask.to(x.dtype)

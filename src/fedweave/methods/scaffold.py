@@ -25,6 +25,7 @@ from fedweave.client.solvers import GradientRecorder, Loss
 from fedweave.engine.protocol import ClientState, Server, Start, Update
 from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
+from fedweave.families.penalties import correct_gradient
 from fedweave.settings import Choices
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
@@ -99,13 +100,3 @@ class Scaffold(GlobalModel):
             return value * (batch >= 0).sum().to(value) / rows, buffers
 
         return total_gradient(batch_loss, model, batches, data.key, self.task.params)[1]
-
-
-def correct_gradient(loss: Loss, correction: Params) -> Loss:
-    """`loss` with `correction` added to its gradient, and with its value."""
-
-    def corrected_loss(model: Params, rows: Tensor, key: Tensor) -> tuple[Tensor, Params]:
-        value, buffers = loss(model, rows, key)
-        return value + sum((c * (model[name] - model[name].detach())).sum() for name, c in correction.items()), buffers
-
-    return corrected_loss
