@@ -162,6 +162,11 @@ def test_a_method_with_more_rounds_is_named(tmp_path: Path) -> None:
     assert "Unequal budgets" not in lines(folder)
     write_run(folder, "shoulder", "SHN", 1.0, ARMS, (0, 1, 2), 20, 12, draws())
     assert lines(folder)["Unequal budgets"] == "shoulder: 12 rounds for SHN, 8 for all others."
+    run = write_run(folder, "shoulder", "Mine", 1.0, ARMS, (0, 1, 2), 20, 1, draws())
+    info = json.loads((run / "run.json").read_text()) | {"contestant": {"how": "program", "unequal": []}}
+    (run / "run.json").write_text(json.dumps(info))
+    budgets = "shoulder: Mine has a budget of its own. shoulder: 12 rounds for SHN, 8 for all others."
+    assert lines(folder)["Unequal budgets"] == budgets
 
 
 def test_a_graph_of_identical_rows_does_not_count(tmp_path: Path) -> None:

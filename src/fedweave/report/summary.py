@@ -184,9 +184,17 @@ def _leaders(
 
 
 def _unequal_rounds(study: Study) -> list[SummaryLine]:
-    """A warning if methods of a task trained for different numbers of rounds; a first stage has additional ones."""
+    """A warning if methods of a task trained for different numbers of rounds; a first stage has additional ones.
+
+    A contestant has one round, in which it does what it wants.
+    """
     sentences = []
-    for task, runs in results.by_task(study).items():
+    for task, every in results.by_task(study).items():
+        outside = [run.label for run in every if run.info.get("contestant")]
+        sentences += [f"{task}: {label} has a budget of its own." for label in outside]
+        runs = [run for run in every if run.label not in outside]
+        if not runs:
+            continue
         usual = Counter(run.trained_rounds for run in runs).most_common(1)[0][0]
         others: dict[int, list[str]] = {}
         for run in runs:
