@@ -4,6 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from fedweave.errors import BadInput
 from fedweave.metrics import KINDS, METRICS, Metric, check_fit, metric, probabilities
@@ -58,6 +59,16 @@ def test_metrics_of_classes(name: str) -> None:
     expected = OF_CLASSES[name]()
     assert METRICS[name].value("classes", TARGETS, LOGITS) == pytest.approx(expected, rel=1e-9)
     assert METRICS[name].value("classes", TARGETS, SHARES) == pytest.approx(expected, rel=1e-9)  # as kNN-Per predicts
+
+
+def test_the_area_under_the_curve_has_the_bits_of_scikit_learn() -> None:
+    """For rows with and without equal scores, few and many, and classes of any share."""
+    for rows, digits in product((2, 3, 7, 40, 500), (0, 1, 9)):
+        for share in (0.1, 0.5, 0.9):
+            targets = DRAWS.permutation(np.append([0, 1], DRAWS.uniform(size=rows - 2) < share)).astype(int)
+            scores = np.round(DRAWS.uniform(size=rows), digits)
+            area = METRICS["roc_auc"].function(targets, np.stack([1 - scores, scores], 1))
+            assert area == roc_auc_score(targets, scores)
 
 
 @pytest.mark.parametrize("name", OF_VALUES)

@@ -80,7 +80,8 @@ ARGUMENTS: dict[str, dict] = {
 # On images and nodes every client keeps its optimiser; on rows and series it has a new one in every round.
 TRAINING = {
     "nodes": Training(batch_size=0, epochs=2, keep_optimizer=True),
-    "images": Training(batch_size=4, epochs=2, keep_optimizer=True),
+    "images": Training(batch_size=8, epochs=2, keep_optimizer=True),
+    "series": Training(batch_size=8, epochs=2),
 }
 
 SOLVERS: dict[str, Solver] = {"nodes": Adam(lr=0.02, weight_decay=5e-4), "images": SGD(lr=0.05, momentum=0.5)}

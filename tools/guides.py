@@ -95,7 +95,7 @@ def outputs(page: str) -> str:
 def _write_data(folder: Path) -> None:
     """Write the files that the guides read: tables with an owner, a label and a time, and recordings of people."""
     rng = np.random.default_rng(0)
-    count = 900
+    count = 300
     owner, day = rng.integers(6, size=count), rng.integers(100, size=count)
     distance = rng.normal(size=count)
     late = np.where(distance + rng.normal(size=count) > 0, "late", "on time")

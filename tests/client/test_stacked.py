@@ -181,56 +181,52 @@ def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | GroupedSolver) 
             torch.testing.assert_close(together[0][name][i], value, rtol=1e-10, atol=1e-12)
 
 
-TWICE = """
+COMPILED = """
 import hashlib
+from dataclasses import replace
 import tiny
+import torch
+from fedweave.client.solvers import Adam
 from fedweave.engine.engine import run_round
 from fedweave.engine.executors import Batched
 from fedweave.engine.records import Settings
 from fedweave.engine.start import begin
+from fedweave.tensors import compilation
 from fedweave.tensors.trees import tree_leaves
 
-method, federation, executor = tiny.method("fedavg", tiny.rows_task(), "rows"), tiny.rows_federation(), Batched(0, True)
-state = begin(method, federation, 0, executor)
-state = run_round(method, state, federation, Settings(rounds=1), executor)[0]
-print(hashlib.sha256(b"".join(leaf.numpy().tobytes() for leaf in tree_leaves(state.server))).hexdigest())
+federation = tiny.rows_federation()
+method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Adam(lr=0.01, clip=1.0))
+states, counts = [], []
+for executor in (Batched(), Batched(compiled=True)):
+    state = begin(method, federation, 0, executor)
+    for _ in range(2):
+        state = run_round(method, state, federation, Settings(rounds=2), executor)[0]
+        counts.append(len(compilation._PROGRAMS))
+    states.append(state)
+plain, fast = states
+assert counts == [0, 0, 1, 1]
+for name, value in plain.server["model"].items():
+    torch.testing.assert_close(fast.server["model"][name], value, rtol=1e-10, atol=1e-12)
+print(hashlib.sha256(b"".join(leaf.numpy().tobytes() for leaf in tree_leaves(fast.server))).hexdigest())
 """
 
 
 @pytest.mark.acceptance
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
-def test_a_program_from_the_cache_gives_the_same_bits(tmp_path: Path) -> None:
-    """The next process compiles nothing."""
+def test_compiled_steps_differ_by_rounding_only_and_are_kept(tmp_path: Path) -> None:
+    """Clients of different sizes under Adam, two rounds: compiled = stacked, and the second round compiles nothing. The
+    next process compiles nothing at all, and has the same bits.
+    """
     places = os.pathsep.join(map(str, (ROOT / "src", ROOT, ROOT / "tests")))
     environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": places}
     outputs, programs = [], []
     for _ in range(2):
-        command = [sys.executable, "-c", TWICE]
-        outputs.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+        command = [sys.executable, "-c", COMPILED]
+        outputs.append(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
         programs.append(sorted(tmp_path.rglob("*.so")))
     assert outputs[0] == outputs[1]
     assert programs[0] == programs[1] != []
-
-
-@pytest.mark.acceptance
-@pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
-def test_compiled_steps_differ_by_rounding_only() -> None:
-    """Clients of different sizes under Adam, two rounds: compiled = stacked, and the second round compiles nothing."""
-    federation = tiny.rows_federation()
-    method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Adam(lr=0.01, clip=1.0))
-    compilation._PROGRAMS.clear()
-    states, counts = {}, []
-    for executor in (Batched(), Batched(compiled=True)):
-        state = begin(method, federation, 0, executor)
-        for _ in range(2):
-            state = run_round(method, state, federation, Settings(rounds=2), executor)[0]
-            counts.append(len(compilation._PROGRAMS))
-        states[executor] = state
-    plain, fast = states.values()
-    assert counts == [0, 0, 1, 1]
-    for name, value in plain.server["model"].items():
-        torch.testing.assert_close(fast.server["model"][name], value, rtol=1e-10, atol=1e-12)
 
 
 @dataclass(frozen=True)

@@ -27,11 +27,14 @@ from fedweave.testing.contract import CLOSE, SOME, assert_close
 
 KINDS = ("rows", "nodes", "images", "series")
 QUICK = {"fedamp", "fedaghn", "ditto"}
-MARKED = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.acceptance]) for name in METHODS]
+# Tables that grow, for every method. Those of a fixed size differ from them by less code.
+CASES = [
+    *((name, False) for name in sorted(QUICK)),
+    *(pytest.param(name, True, marks=[] if name in QUICK else [pytest.mark.acceptance]) for name in METHODS),
+]
 
 
-@pytest.mark.parametrize("name", MARKED)
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("name", "late"), CASES)
 def test_every_method_has_the_results_of_tables_in_memory(name: str, late: bool) -> None:
     """State and scores are equal, with partial participation, and when two clients join late."""
     kind = next(kind for kind in KINDS if tiny.suits(name, tiny.TASKS[kind][0]()))
