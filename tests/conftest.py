@@ -1,10 +1,12 @@
 """Fixtures and settings of all tests. The tests share the toy tasks in this folder, and use one thread each."""
 
+import functools
 import gc
 import sys
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,6 +75,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """A long text is not part of a test's name, because all processes exchange the names."""
     return argname if isinstance(val, str | bytes) and len(val) > 100 else None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_pictures_of_labels() -> Iterator[None]:
+    """No picture of the clients' labels, which every call of `compare` or `fit` draws: it takes longer than a small
+    training. `labels_are_drawn` draws it again.
+    """
+    summary = import_module("fedweave.data.summary")  # `fedweave.data.summary` is also the name of a function
+    draw = summary._draw
+
+    @functools.wraps(draw)
+    def touch(path: Path, *_: object) -> None:
+        path.touch()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(summary, "_draw", touch)
+        yield
+
+
+@pytest.fixture
+def labels_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of labels as users have them, for tests of these pictures."""
+    summary = import_module("fedweave.data.summary")
+    monkeypatch.setattr(summary, "_draw", summary._draw.__wrapped__)
 
 
 @pytest.fixture

@@ -81,6 +81,7 @@ PARTITIONED = [
 ]
 
 
+@pytest.mark.usefixtures("labels_are_drawn")
 @pytest.mark.parametrize(("name", "rule", "clients", "options"), PARTITIONED)
 def test_partitions_are_read_unchanged_and_described(
     name: str, rule: str, clients: int, options: dict, tmp_path: Path

@@ -12,7 +12,6 @@ import numpy as np
 
 from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
-from fedweave.data.sources.hdf5 import read_frame
 from fedweave.data.sources.pickles import read_arrays
 from fedweave.errors import BadInput
 
@@ -70,8 +69,15 @@ def read_hdf5(path: Path) -> SpeedTable:
     Raises:
         BadInput: the file is damaged, is no such table, or refers to another file.
     """
+    import h5py
+
     try:
-        return SpeedTable(*read_frame(path))
+        with h5py.File(path) as file:
+            (block,) = file.values()
+            values, times, names = (block[name][:] for name in ("block0_values", "axis1", "axis0"))
+        if values.shape != (len(times), len(names)) or values.dtype.kind not in "iuf" or times.dtype.kind not in "iu":
+            raise ValueError(f"values {values.shape} {values.dtype} of {len(times)} rows and {len(names)} columns")
+        return SpeedTable(values, times, tuple(n.decode() if isinstance(n, bytes) else str(n) for n in names.tolist()))
     except Exception as error:  # HDF5 raises many different exceptions for damaged files
         raise BadInput(f"{path}: not a table of speeds ({error}); run the download stage again") from error
 
