@@ -1,0 +1,193 @@
+"""The same rows, first model and batches through fedweave and through PFLlib: python -m benchmarks.agreement CHECKOUT.
+
+CHECKOUT is a folder of github.com/TsingZ0/PFLlib, which is only read. Ten clients with full batches train six rounds;
+every client's accuracy after every round is compared. `docs/agreement.md` has the table that it prints.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import types
+import warnings
+from argparse import Namespace
+from collections.abc import Mapping
+from contextlib import chdir, redirect_stdout
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import fedweave as fw
+
+CLIENTS, ROUNDS, EPOCHS, RATE, CLASSES = 10, 6, 2, 0.3, 3
+ROWS = {"train": 30, "val": 4, "test": 40}
+
+
+class Pair(NamedTuple):
+    """A method here and an algorithm of PFLlib: its module and class, arguments of its main.py, and settings here."""
+
+    module: str
+    name: str
+    theirs: Mapping[str, Any] = {}
+    ours: Mapping[str, Any] = {}
+
+
+PAIRS = {
+    "local": Pair("serverlocal", "Local"),
+    "fedavg": Pair("serveravg", "FedAvg"),
+    "fedprox": Pair("serverprox", "FedProx", {"mu": 0.5}, {"mu": 0.5}),
+    "scaffold": Pair("serverscaffold", "SCAFFOLD"),
+    "ditto": Pair("serverditto", "Ditto", {"mu": 0.7, "plocal_epochs": 2}, {"lam": 0.7, "personal_epochs": 2}),
+    "fedper": Pair("serverper", "FedPer"),
+    "fedrep": Pair("serverrep", "FedRep", {"plocal_epochs": 1}, {"head_epochs": 1}),
+    "fedrod": Pair("serverrod", "FedROD"),
+    "fedala": Pair("serverala", "FedALA", {"rand_percent": 100}, {"portion": 100.0, "start_epochs": 200}),
+    "lg_fedavg": Pair("serverlg", "LG_FedAvg"),
+    "moon": Pair("servermoon", "MOON", {"mu": 2.0, "tau": 0.5}, {"mu": 2.0, "tau": 0.5}),
+    "feddyn": Pair("serverdyn", "FedDyn", {"alpha": 0.3}, {"alpha": 0.3}),
+    "gpfl": Pair("servergpfl", "GPFL", {"lamda": 0.01, "mu": 0.001}, {"lam": 0.01, "mu": 0.001}),
+}
+# What main.py of PFLlib has for arguments that are not given, for algorithms of this table.
+DEFAULTS = {
+    "device": "cpu", "dataset": "agreement", "num_classes": CLASSES, "global_rounds": ROUNDS, "local_epochs": EPOCHS,
+    "batch_size": 1000, "local_learning_rate": RATE, "num_clients": CLIENTS, "join_ratio": 1.0, "few_shot": 0,
+    "random_join_ratio": False, "algorithm": "", "time_select": False, "goal": "test", "time_threthold": 10000,
+    "save_folder_name": "items", "top_cnt": 100, "auto_break": False, "eval_gap": 1, "client_drop_rate": 0.0,
+    "train_slow_rate": 0.0, "send_slow_rate": 0.0, "dlg_eval": False, "dlg_gap": 100, "batch_num_per_client": 2,
+    "num_new_clients": 0, "fine_tuning_epoch_new": 0, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
+    "server_learning_rate": 1.0, "plocal_epochs": 1, "eta": 1.0, "rand_percent": 80, "layer_idx": 2, "mu": 0.0,
+    "tau": 1.0, "alpha": 1.0, "lamda": 1.0,
+}  # fmt: skip
+
+
+class Split(nn.Module):
+    """A network in the parts that PFLlib asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU())
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.base(x))
+
+
+class Same(nn.Module):
+    """The same network with other names: `head` of a model of fedweave is the name of its last layer."""
+
+    def __init__(self, split: Split) -> None:
+        super().__init__()
+        self.body, self.out = split.base, split.head
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.body(x))
+
+
+def draw_rows() -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+    """Part -> (inputs [n, 4], classes [n]) of each client; each has its own rule and as many rows as the others."""
+    draws = np.random.default_rng(0)
+    rules, parts = draws.normal(size=(4, CLASSES)), {part: [] for part in ROWS}  # type: ignore[var-annotated]
+    for _ in range(CLIENTS):
+        own = rules + 0.8 * draws.normal(size=rules.shape)
+        for part, count in ROWS.items():
+            x = draws.normal(size=(count, 4)).astype(np.float32)
+            parts[part].append((x, (x @ own + draws.gumbel(size=(count, CLASSES))).argmax(1)))
+    return parts
+
+
+def run_ours(name: str, pair: Pair, rows: Mapping[str, Any], network: Split) -> np.ndarray:
+    """Accuracy [rounds, clients] of the models as deployed."""
+    flat = [(part, i, *pair) for part in rows for i, pair in enumerate(rows[part])]
+    x, y = (np.concatenate([one[k] for one in flat]) for k in (2, 3))
+    client, split = ([one[k] for one in flat for _ in one[3]] for k in (1, 0))
+    federation = fw.Federation.from_arrays(x, y, client=client, split=split, normalize="none", target="classes")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = fw.fit(
+            fw.methods.METHODS[name](**pair.ours), federation, model=Same(network), head="out", rounds=ROUNDS, lr=RATE,
+            epochs=EPOCHS, batch_size=0, evaluate={"point": "pre"}, progress=False,
+        )  # fmt: skip
+    table = result.history
+    table = table[(table["split"] == "test") & (table["point"] == "pre")]
+    return table.pivot_table(index="round", columns="client", values="value", sort=True).to_numpy()
+
+
+def run_theirs(pair: Pair, rows: Mapping[str, Any], network: nn.Module) -> np.ndarray:
+    """Accuracy [rounds, clients] at PFLlib's evaluations but the first one, which is before any training."""
+    scores = record_scores()
+    arguments = Namespace(**{**DEFAULTS, "algorithm": pair.name, "model": network, **pair.theirs})
+    with redirect_stdout(StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        getattr(import_module(f"flcore.servers.{pair.module}"), pair.name)(arguments, 0).train()
+    parts = []
+    for i, (_, y) in enumerate(rows["test"]):
+        found = scores[i]
+        step = len(found) // (ROUNDS + 1)  # of two evaluations in a round, the last one is of the personal models
+        parts.append([100 * float((one.argmax(1) == y).mean()) for one in found[step - 1 :: step]][1 : ROUNDS + 1])
+    return np.array(parts).T
+
+
+def record_scores() -> dict[int, list[np.ndarray]]:
+    """Position of a client -> the scores of each of its evaluations; the table is filled while PFLlib runs."""
+    from flcore.clients.clientbase import Client
+    from sklearn import metrics
+    from torch.utils.data import DataLoader
+    from utils.data_utils import read_client_data
+
+    scores: dict[int, list[np.ndarray]] = {i: [] for i in range(CLIENTS)}
+    current = [0]
+
+    def load(self: Any, is_train: bool) -> Any:
+        current[0] = self.id
+        return DataLoader(read_client_data(self.dataset, self.id, is_train=is_train), 1000, shuffle=False)
+
+    def keep(y_true: Any, y_score: np.ndarray, **named: Any) -> float:
+        scores[current[0]].append(np.array(y_score))
+        return 0.5
+
+    Client.load_train_data = lambda self, batch_size=None: load(self, True)
+    Client.load_test_data = lambda self, batch_size=None: load(self, False)
+    metrics.roc_auc_score = keep
+    return scores
+
+
+def prepare(checkout: Path, root: Path, rows: Mapping[str, Any]) -> None:
+    """The rows as PFLlib's data set, and its code on the path; what it imports for pictures and attacks is left out."""
+    for part in ("train", "test"):
+        folder = root / "dataset" / "agreement" / part
+        folder.mkdir(parents=True)
+        for i, (x, y) in enumerate(rows[part]):
+            with (folder / f"{i}.npz").open("wb") as file:
+                np.savez_compressed(file, data=np.array({"x": x, "y": y}, dtype=object))
+    (root / "system").mkdir()
+    (root / "dataset" / "agreement" / "config.json").write_text(json.dumps({"num_clients": CLIENTS}))
+    sys.path.insert(0, str(checkout.resolve() / "system"))
+    dlg: Any = types.ModuleType("utils.dlg")
+    dlg.DLG = None
+    sys.modules["utils.dlg"] = dlg
+
+
+def main(checkout: str, *names: str) -> None:
+    """Print a table of the methods `names`, by default all."""
+    rows = draw_rows()
+    with tempfile.TemporaryDirectory() as temporary:
+        prepare(Path(checkout), Path(temporary), rows)
+        print("| method | PFLlib | largest difference of a client's accuracy, in points |\n| --- | --- | --- |")
+        for name in names or PAIRS:
+            torch.manual_seed(0)
+            network = Split()
+            ours = run_ours(name, PAIRS[name], rows, network)
+            with chdir(Path(temporary) / "system"):
+                theirs = run_theirs(PAIRS[name], rows, network)
+            difference = round(float(abs(ours - theirs).max()), 9)  # percentages are rounded in the last bit
+            print(f"| `{name}` | {PAIRS[name].name} | {difference:g} |", flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main(*sys.argv[1:])
