@@ -1,4 +1,4 @@
-"""Stage `names`: check that names in params.yaml are safe in a shell and in a path, and that what it refers to is there.
+"""Stage `names`: names in params.yaml must be safe in a shell and in a path, and what it refers to must be there.
 
 It runs before every other stage: DVC itself would only report that a file is missing.
 """
