@@ -35,7 +35,7 @@ from fedweave.pipelines import search_dashboard as dashboard
 from fedweave.pipelines.commands import records
 from fedweave.pipelines.stages import train, tune
 from fedweave.runs import repetition
-from fedweave.search import samplers, search, trials
+from fedweave.search import search, trials
 from fedweave.study import search_spaces, validate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -232,7 +232,7 @@ def test_tpe_leaves_its_random_start(project: Path, uninterrupted: list) -> None
 @pytest.mark.parametrize(("budget", "start"), [(1, 2), (6, 2), (9, 3), (20, 6), (30, 10), (500, 10)])
 def test_the_random_start_follows_the_budget(budget: int, start: int) -> None:
     """The values of a search are those of its settings, also where a former one had another start."""
-    assert samplers.random_trials(budget) == start
+    assert search.random_trials(budget) == start
     study = validate.load(ROOT / "params.yaml")
     key = next(iter(study.runs))
 

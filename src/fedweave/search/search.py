@@ -24,6 +24,7 @@ import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import MedianPruner, NopPruner
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import StudyDirection
@@ -34,13 +35,14 @@ from fedweave.files.atomic import check_writable, read
 from fedweave.runs import repetition, tasks
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.inputs import load_inputs
-from fedweave.search import samplers, trials
+from fedweave.search import trials
 from fedweave.search.rates import STATE
 from fedweave.study import objects, search_spaces
 from fedweave.study.schema import TuneSpec
 from fedweave.study.spec import StudySpec
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+LEAST_START, MOST_START = 2, 10  # random trials of TPE; ten are Optuna's own
 PAUSE = 0.5  # seconds between two queries about trials that other processes train
 
 
@@ -184,7 +186,7 @@ def digest(study: StudySpec, key: str, stored: bool = True) -> str:
     inputs = inputs_digest(run) if stored else inputs_digest(run, None)
     content = [run.fingerprint(), run_digest(run), inputs, tune.share, tune.seeds, tune.sampler, space]
     content += [tune.objectives] if len(tune.objectives) > 1 else []
-    if tune.sampler == "tpe" and (start := samplers.random_trials(tune.trials)) != samplers.MOST_START:
+    if tune.sampler == "tpe" and (start := random_trials(tune.trials)) != MOST_START:
         content.append(start)
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -242,10 +244,26 @@ def _claim_trial(search: Search, claims: TrialClaims) -> optuna.Trial | None:
             return None
         tune = search.study.tune
         seed = sampler_seed(search.key, tune.trials - search.remaining_trials + in_training)
-        optuna_study.sampler = samplers.make_sampler(tune, seed)
+        optuna_study.sampler = _make_sampler(tune, seed)
         new_trial = optuna_study.ask(distributions(search.study, search.key))
         claims.claim(new_trial.number)
         return new_trial
+
+
+def _make_sampler(tune: TuneSpec, seed: int) -> BaseSampler:
+    """The sampler of one trial. A grid goes on at random after every point once (see `initial_points`)."""
+    if tune.sampler != "tpe":
+        return RandomSampler(seed)
+    return TPESampler(multivariate=True, n_startup_trials=random_trials(tune.trials), seed=seed)
+
+
+def random_trials(budget: int) -> int:
+    """How many of the first trials of TPE are random, the declared values among them: a third, from 2 to 10.
+
+    Two trials are the fewest that tell a better half from a worse one. With Optuna's own ten, Bergstra et al. (NeurIPS
+    2011) would begin after the end of a small search.
+    """
+    return min(max(budget // 3, LEAST_START), MOST_START)
 
 
 def sampler_seed(key: str, trial: int) -> int:
