@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -167,3 +168,19 @@ def reporting(prefect_api: str) -> Iterator[str]:
             service.drain_all(timeout=10)
         mine = {f"{service.__name__}Thread" for service in services}
         assert until(lambda: not mine & {thread.name for thread in threading.enumerate()})
+
+
+ROOT = Path(__file__).resolve().parent.parent
+# pip's message without a network; any other error is a failure.
+UNREACHABLE = ("Temporary failure in name resolution", "Network is unreachable", "NewConnectionError", "ProxyError")
+
+
+@pytest.fixture(scope="session")
+def flower() -> Path:
+    """The interpreter of `make flower`, which is called if it is out of date."""
+    build = subprocess.run(["make", "flower"], cwd=ROOT, capture_output=True, text=True, check=False)
+    output = build.stdout + build.stderr
+    if build.returncode and any(message in output for message in UNREACHABLE):
+        pytest.skip(f"make flower: the package index cannot be reached: {output.strip().splitlines()[-1:]}")
+    assert build.returncode == 0, output
+    return ROOT / ".flower" / "bin" / "python"

@@ -38,7 +38,7 @@ def main(key: str) -> None:
     run = study.run(key, tuned_values(study, key))
     with machine.record_load() as load:
         try:
-            prepared, histories, checkpoints = train(run, load_inputs(run), key, logs=paths.run(study.name, key))
+            prepared, histories, checkpoints = train(run, load_inputs(run), key, (), paths.run(study.name, key))
         except ContestantFailed as error:
             _keep_failure(paths.run(study.name, key), error)
             return

@@ -16,7 +16,7 @@ def federation() -> fw.Federation:
 
 def test_capitals_and_hyphens_do_not_matter() -> None:
     assert fw.methods.SCAFFOLD is fw.methods.Scaffold
-    assert {"Ditto", "FedAvg", "Moon", "FedDyn", "GPFL", "LgFedAvg"} <= {*dir(fw.methods)}
+    assert {"Ditto", "FedAvg", "MOON", "FedDyn", "GPFL", "LgFedAvg"} <= {*dir(fw.methods)}
     with pytest.raises(AttributeError, match="has no attribute 'FedFoo'"):
         _ = fw.methods.FedFoo
 

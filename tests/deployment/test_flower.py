@@ -28,25 +28,10 @@ from fedweave.runs.history import SPLITS
 from tests.servers import until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
-ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".flower" / "bin" / "python"
 METHODS = {"fedrep": {}, "fedamp": {}, "pfedhn": {"width": 8, "hidden": 1}}  # one of each of three families
 NODES = 10
 PATIENCE = 420.0  # seconds; the first round of an app waits for its processes
 ROUNDS = 24  # enough for a killed node to return, since rounds continue without it
-# pip's message without a network; any other error is a failure.
-UNREACHABLE = ("Temporary failure in name resolution", "Network is unreachable", "NewConnectionError", "ProxyError")
-
-
-@pytest.fixture(scope="module")
-def flower() -> Path:
-    """The interpreter of `make flower`, which is called if it is out of date."""
-    build = subprocess.run(["make", "flower"], cwd=ROOT, capture_output=True, text=True, check=False)
-    output = build.stdout + build.stderr
-    if build.returncode and any(message in output for message in UNREACHABLE):
-        pytest.skip(f"make flower: the package index cannot be reached: {output.strip().splitlines()[-1:]}")
-    assert build.returncode == 0, output
-    return PYTHON
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from fedweave.contestants.programs import ProgramRunner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.errors import BadInput, choose, format_value
 
-__all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "function", "pfllib", "program"]
+__all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "flower", "function", "pfllib", "program"]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
@@ -145,6 +145,34 @@ def program(
     variables = {key: str(value) for key, value in (env or {}).items()}
     runner = ProgramRunner(tuple(words), start, (*named, *used), variables, float(timeout), memory, packages)
     return build_entry(_check_name(given, "program"), runner, settings, space)
+
+
+def flower(
+    app: Path | str, *, predict: str, python: Path | str | None = None, name: str | None = None, **options: Any
+) -> type[Contestant]:
+    """A Flower app as a contestant, with its ServerApp and ClientApp as they are, in an environment with Flower.
+
+    They run in one process, one client after the other. Its loader finds the folder of the task in the run config
+    ("fedweave-task"), and the client in the node config ("partition-id").
+
+    Args:
+        app: folder with the pyproject.toml of the app.
+        predict: "module:function" of the app: (message, context) -> (predictions for the validation rows, for the test
+            rows), of the last message that the client got to evaluate, or else to train.
+        python: interpreter of an environment with Flower; default: .flower/bin/python, which `make flower` builds.
+        name: in tables; default: that of the folder.
+        options: those of `program`; `settings` are entries of the run config, with _ for a hyphen.
+
+    Raises:
+        BadInput: the folder is not an app, there is no interpreter, and as `program`.
+    """
+    root, interpreter = Path(app).resolve(), Path(python or ".flower/bin/python").absolute()
+    if not (root / "pyproject.toml").is_file():
+        raise BadInput("contestants.flower", f"there is no pyproject.toml in {root}; give the folder of a Flower app")
+    if not interpreter.is_file():
+        raise BadInput("contestants.flower: python", f"{interpreter} is not there; make flower, or name another one")
+    command = [str(interpreter), str(Path(__file__).with_name("drive_flower.py")), str(root), predict]
+    return program(command, name=name or root.name, uses=[root, *options.pop("uses", ())], **options)
 
 
 def pfllib(

@@ -28,7 +28,7 @@ from fedweave.tensors.trees import Params, Tree
 
 @method("moon")
 @dataclass(frozen=True, kw_only=True)
-class Moon(GlobalModel):
+class MOON(GlobalModel):
     """FedAvg whose clients keep their features near those of the received model."""
 
     mu: Annotated[Weight, LogSpace(0.1, 10), "μ, weight of the contrastive term"] = 1.0

@@ -1,0 +1,1 @@
+"""A Flower app: logistic regression by FedAvg, in NumPy."""
