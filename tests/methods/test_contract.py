@@ -29,6 +29,8 @@ QUICK = {pair for pair in PAIRS if pair[1] == "rows"}
 QUICK |= {(name, next(k for k in KINDS if (name, k) in PAIRS)) for name in METHODS}
 # Private state that no round trains: FedBABU's heads are the initial ones until each client tunes its own.
 CONSTANT = {"fedbabu"}
+# If half of the clients that have taken part leave a cluster, those that have not stay with either half.
+TIES = {"cfl", "gcfl_plus"}
 
 
 def marks(pair: tuple[str, str]) -> list[pytest.MarkDecorator]:
@@ -96,13 +98,15 @@ def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
 def test_relabelling_clients_relabels_the_result(name: str, kind: str) -> None:
     """Clients have no order: a permutation of clients permutes the sample of a round, private states and scores."""
     method, federation = objects(name, kind)
-    if tiny.equivariant(name):
+    settings = Settings(rounds=2, seed=1, every=2) if name in TIES else SOME
+    if not tiny.equivariant(name):
+        method = tiny.symmetric(method)
+    if tiny.equivariant(name) and name not in TIES:
         state, scores = reference(name, kind)[-1].state, reference(name, kind)[-1].scores
     else:
-        method = tiny.symmetric(method)
-        state, scores = run_to_end(method, federation, SOME, Loop())
+        state, scores = run_to_end(method, federation, settings, Loop())
     order = torch.tensor([3, 0, 4, 1, 2])
-    moved_state, moved = run_to_end(method, federation.select(order), SOME, Loop())
+    moved_state, moved = run_to_end(method, federation.select(order), settings, Loop())
     assert_close(moved_state.clients, trees.take(state.clients, order), 1e-8)
     assert_close(moved, trees.take(scores, order), 1e-8)
 
