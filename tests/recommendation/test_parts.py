@@ -226,9 +226,8 @@ def test_under_trained_methods_answer_nothing() -> None:
     advice = answers.Answers("personal", "ditto", made, clients, {"ditto": test}, "ditto", "local", "1 point")
     few: tuple[Any, ...] = ("accuracy", True, pd.DataFrame(columns=["share"]), [0.0, 0.0, 0.0])
     texts = dict(sentences.lines(advice, *few, "", "train longer"))
-    assert texts["Deploy"].startswith(
-        "Nothing yet, as the methods are under-trained. So far: a personal model for each"
-    )
+    assert texts["Deploy"] == "Nothing yet, as the methods are under-trained."
+    assert texts["Best"] == "Ditto is best on validation rows."
     assert texts["Does collaboration pay?"] == "Under-trained: no statement about collaboration: train longer."
 
 

@@ -31,19 +31,23 @@ def lines(
     answer: Answers, metric: str, higher_is_better: bool, rows: pd.DataFrame, slope: Sequence[float],
     control: str = "", under_trained: str = "",
 ) -> list[Line]:  # fmt: skip
-    """The recommendation in words: a `control` that is better than every method, and then the deployment.
+    """The recommendation in words: the best method, after a `control` that is better, whether collaboration pays, and
+    what to deploy; then the rest.
 
     Args:
         under_trained: why the scores say nothing about collaboration; empty if they do.
     """
     deploy, benefit = deployment(answer), collaboration_benefit(answer, metric)
     if under_trained:
-        deploy = f"Nothing yet, as the methods are under-trained. So far: {deploy[0].lower()}{deploy[1:]}"
+        deploy = "Nothing yet, as the methods are under-trained."
         benefit = f"{UNDER_TRAINED}: {under_trained}."
+    first = answer.board.iloc[0]  # best validation first
+    parts = [control, f"{first['label']} is best on validation rows" if np.isfinite(first["validation"]) else ""]
+    best = "; ".join(filter(None, parts))
     sentences = [
-        Line("Controls", control and f"{control[0].upper()}{control[1:]}."),
-        Line("Deploy", deploy),
+        Line("Best", best and f"{best[0].upper()}{best[1:]}."),
         Line("Does collaboration pay?", benefit),
+        Line("Deploy", deploy),
         Line("For each client", client_gains(answer)),
         Line("A choice for each client", choice_gain(answer, metric)),
         Line("Equivalent to the best", equal_methods(answer, metric, higher_is_better)),
