@@ -10,6 +10,9 @@ Twelve clients, ten standard normal features, three classes. A class is the larg
     groups     two sets of six clients: models that learn within these two groups are correct
     noise      like common, but one client has 80 % of its labels shifted to the next class, in all of its rows: the
                others should collaborate, and this client loses by one common model
+    short      like common, but a few rounds with a small learning rate: nothing can be said about collaboration
+    pooling    numbers: a common linear score, a shift of each client's own, and noise, all of variance 1; ten training
+               rows: partial pooling is correct
 
 Every seed draws new scores, rows and noise. A finished seed is in the file and does not run again.
 """
@@ -37,7 +40,12 @@ ARGUMENTS: dict[str, Any] = {
     "methods": ["local", "fedavg", "fedavg_ft", "ditto", "pfedgraph"], "budget": None, "rounds": 15, "seeds": 2,
     "settings": 2, "model": {"name": "mlp", "hidden": 16}, "lr": 0.3, "epochs": 2, "batch_size": 20, "progress": False,
 }  # fmt: skip
-CASES = ("common", "unrelated", "groups", "noise")
+CASES = ("common", "unrelated", "groups", "noise", "short", "pooling")
+FEW_ROWS = 10  # training rows of a client where partial pooling is correct
+OTHERS: dict[str, dict[str, Any]] = {  # case -> other arguments
+    "short": {"rounds": 4, "lr": 0.003},
+    "pooling": {"methods": [*ARGUMENTS["methods"], "partial_pooling"], "lr": 0.05},
+}
 COLUMNS = (
     "case", "seed", "right", "answer", "method", "leader", "equal", "pays", "gain", "groups", "own", "losing",
     "losing_common", "seconds",
@@ -47,14 +55,17 @@ COLUMNS = (
 def federation(case: str, seed: int) -> fw.Federation:
     """The clients of a case."""
     rng = np.random.default_rng([CASES.index(case), seed])
-    count = sum(ROWS.values())
+    sizes = {**ROWS, "train": FEW_ROWS} if case == "pooling" else ROWS
+    count = sum(sizes.values())
     x = rng.normal(size=(CLIENTS, count, FEATURES))
     scores = x @ weights(case, rng) + NOISE * rng.normal(size=(CLIENTS, count, CLASSES))
     y = scores.argmax(-1)
     if case == "noise":
         flipped = rng.random(count) < FLIPPED
         y[VICTIM] = np.where(flipped, (y[VICTIM] + 1) % CLASSES, y[VICTIM])
-    parts = np.repeat([*ROWS], [*ROWS.values()])
+    if case == "pooling":
+        y = x @ weights(case, rng)[0, :, 0] + rng.normal(size=(CLIENTS, 1)) + rng.normal(size=(CLIENTS, count))
+    parts = np.repeat([*sizes], [*sizes.values()])
     return fw.Federation.from_arrays(
         x.reshape(-1, FEATURES), y.reshape(-1),
         client=np.repeat(names(), count).tolist(), split=np.tile(parts, CLIENTS),
@@ -83,6 +94,10 @@ def is_correct(case: str, advice: fw.Recommendation) -> bool:
     if case == "groups":
         truth = [[name for i, name in enumerate(names()) if i % 2 == group] for group in (0, 1)]
         return advice.answer == "groups" and sorted(map(sorted, advice.groups)) == truth
+    if case == "short":
+        return bool(advice.facts["under_trained"])
+    if case == "pooling":
+        return advice.method == "partial_pooling"
     return advice.answer != "local" and losing_common(advice) == [names()[VICTIM]]
 
 
@@ -95,7 +110,7 @@ def losing_common(advice: fw.Recommendation) -> list[str]:
 def outcome(case: str, seed: int) -> dict[str, Any]:
     """One row of the file."""
     start = time.process_time()
-    advice = fw.recommend(federation(case, seed), **ARGUMENTS)
+    advice = fw.recommend(federation(case, seed), **ARGUMENTS | OTHERS.get(case, {}))
     pays = advice.facts["pays"]
     return {
         "case": case, "seed": seed, "right": int(is_correct(case, advice)), "answer": advice.answer,
@@ -133,6 +148,8 @@ RIGHT = {
     "unrelated": "unrelated clients: each its own model",
     "groups": "two groups: learn within them, and exactly these groups are shown",
     "noise": "one client with label noise: collaborate, and exactly this client is said to lose by one common model",
+    "short": "four rounds with a small learning rate: under-trained, no statement about collaboration",
+    "pooling": "a common score and a shift of each client, ten training rows: partial pooling",
 }
 
 

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from fedweave.recommendation import answers, budget, page, race, result, sentenc
 from fedweave.recommendation.candidates import Candidate, entries
 from fedweave.recommendation.costs import Costs, Schedule, fit_schedule
 from fedweave.recommendation.groups import groups, modularity, partition
-from fedweave.recommendation.per_client import z_test
+from fedweave.recommendation.per_client import COLUMNS, z_test
 from fedweave.results import statistics
 from tests.fake_results import write_study
 
@@ -215,6 +216,19 @@ def test_another_method_that_is_better_than_local_is_not_hidden(leader: str, oth
         end = "no method is shown to be better." if leader else "no verdict on other methods is possible."
         assert texts[0].endswith(end)
         assert not texts[1].startswith("Yes")
+
+
+def test_under_trained_methods_answer_nothing() -> None:
+    made = board(ditto=("leads", 1.0, "better", 4)).assign(label="Ditto", settings="", test=1.0, validation=1.0)
+    made = made.assign(seconds=1.0, mib=1.0, server_mib=1.0, client_mib=1.0, bytes=1, models=2)
+    test = statistics.TestedPair("ditto", "local", 2.0, 1.0, 3.0, 1.0, 0.01, 0.02, 1.0, "better", "seeds and clients")
+    clients = pd.DataFrame(columns=COLUMNS)
+    advice = answers.Answers("personal", "ditto", made, clients, {"ditto": test}, "ditto", "local", "1 point")
+    few: tuple[Any, ...] = ("accuracy", True, pd.DataFrame(columns=["share"]), [0.0, 0.0, 0.0])
+    texts = dict(sentences.lines(advice, *few, "", "train longer"))
+    assert texts["Deploy"] == "Nothing yet, as the methods are under-trained."
+    assert texts["Best"] == "Ditto is best on validation rows."
+    assert texts["Does collaboration pay?"] == "Under-trained: no statement about collaboration: train longer."
 
 
 def test_an_open_comparison_says_what_would_decide_it() -> None:

@@ -20,7 +20,7 @@ from fedweave.results.formats import format_difference, format_difference_interv
 from fedweave.results.marks import SYMBOLS
 
 PAGE = "recommendation.html"
-FIRST = ("Controls", "Deploy", "Does collaboration pay?")  # topics above the picture
+FIRST = ("Best", "Does collaboration pay?", "Deploy")  # topics above the picture
 MARKS = {"leads": "lead", "worse": "behind"}  # verdict against the leader -> its word in the picture
 STYLES = {"gains": "win", "better": "win", "loses": "loss", "worse": "loss", "open": "open"}
 

@@ -26,6 +26,7 @@ from fedweave.recommendation.costs import Schedule
 from fedweave.recommendation.journal import Journal
 from fedweave.recommendation.result import Recommendation
 from fedweave.recommendation.subsets import drop_test_rows
+from fedweave.report.answers import explain_under_training
 from fedweave.results.verdicts import reason_without_power
 from fedweave.study import search_spaces
 
@@ -316,14 +317,16 @@ class Recommender:
         metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
         board = results.board(comparison.study, results.clients(comparison.study))
         control = results.name_unbeaten_control(comparison.study, board)
-        lines = sentences.lines(answer, metric, higher, rows, slope, control)
+        margin = comparison.study.margin(metric)
+        under_trained = explain_under_training(board, results.controls(comparison.study), margin)
+        lines = sentences.lines(answer, metric, higher, rows, slope, control, under_trained)
         notes += _explain_missing_graph_tests(answer, comparison)
         if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):
             notes.append(no_power)
         facts = {
             "metric": metric, "higher_is_better": higher, "settings": {**selected.settings}, "slope": [*slope],
             "rounds": schedule.rounds, "seeds": [*schedule.seeds], "seconds": round(journal.spent_seconds, 1),
-            "notes": notes,
+            "notes": notes, "under_trained": under_trained,
         }  # fmt: skip
         results_of.write(self.folder, answer, lines, table, rows, facts)
         return Recommendation.load(self.folder, temporary)

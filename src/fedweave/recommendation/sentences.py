@@ -11,6 +11,7 @@ from fedweave.metrics import unit
 from fedweave.recommendation import answers as kinds
 from fedweave.recommendation import per_client
 from fedweave.recommendation.answers import NO_VERDICT, Answers
+from fedweave.report.answers import UNDER_TRAINED
 from fedweave.results import statistics
 from fedweave.results.formats import format_difference
 from fedweave.results.marks import NOTHING_SHOWN, reason_without_verdict
@@ -27,13 +28,26 @@ class Line(NamedTuple):
 
 
 def lines(
-    answer: Answers, metric: str, higher_is_better: bool, rows: pd.DataFrame, slope: Sequence[float], control: str = ""
-) -> list[Line]:
-    """The recommendation in words: a `control` that is better than every method, and then the deployment."""
+    answer: Answers, metric: str, higher_is_better: bool, rows: pd.DataFrame, slope: Sequence[float],
+    control: str = "", under_trained: str = "",
+) -> list[Line]:  # fmt: skip
+    """The recommendation in words: the best method, after a `control` that is better, whether collaboration pays, and
+    what to deploy; then the rest.
+
+    Args:
+        under_trained: why the scores say nothing about collaboration; empty if they do.
+    """
+    deploy, benefit = deployment(answer), collaboration_benefit(answer, metric)
+    if under_trained:
+        deploy = "Nothing yet, as the methods are under-trained."
+        benefit = f"{UNDER_TRAINED}: {under_trained}."
+    first = answer.board.iloc[0]  # best validation first
+    parts = [control, f"{first['label']} is best on validation rows" if np.isfinite(first["validation"]) else ""]
+    best = "; ".join(filter(None, parts))
     sentences = [
-        Line("Controls", control and f"{control[0].upper()}{control[1:]}."),
-        Line("Deploy", deployment(answer)),
-        Line("Does collaboration pay?", collaboration_benefit(answer, metric)),
+        Line("Best", best and f"{best[0].upper()}{best[1:]}."),
+        Line("Does collaboration pay?", benefit),
+        Line("Deploy", deploy),
         Line("For each client", client_gains(answer)),
         Line("A choice for each client", choice_gain(answer, metric)),
         Line("Equivalent to the best", equal_methods(answer, metric, higher_is_better)),
