@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedweave.contestants import running
-from fedweave.contestants.checks import check_run
 from fedweave.data import Dataset, Partition
 from fedweave.engine.records import Report
 from fedweave.errors import BadInput, ContestantFailed, Diverged, choose, relocate
@@ -15,6 +13,7 @@ from fedweave.files.atomic import check_regular, check_writable, write_atomic
 from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
+from fedweave.runs.build import LOG
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.inputs import load_inputs
 from fedweave.runs.selection import finite_mean
@@ -63,7 +62,7 @@ def _keep_failure(folder: Path, error: ContestantFailed) -> None:
 
 def _print_logs(folder: Path) -> None:
     """Print what a program has printed, if the run is one of a program."""
-    for file in sorted(folder.glob(running.LOG.format("*"))):
+    for file in sorted(folder.glob(LOG.format("*"))):
         for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
             print(f"{file.stem}: {line}", flush=True)
 
@@ -93,6 +92,8 @@ def train(
         logs: folder for what programs print, if the run is one of a program.
     """
     if not METHODS[run.method].has_models:
+        from fedweave.contestants.checks import check_run  # other runs need nothing of it
+
         check_run(run, inputs[0], str(PARAMS))
     with relocate({"runs": "params.yaml: runs", "tasks": "params.yaml: tasks"}):
         prepared = repetition.prepare(run, *inputs)

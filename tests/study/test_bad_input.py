@@ -263,7 +263,7 @@ def test_settings_that_override_each_other_are_refused(settings: dict[str, Any])
 @pytest.mark.parametrize(
     ("typed", "suggestion"),
     [
-        ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'fedavgm' or 'perfedavg'?"),
+        ("avg", "did you mean 'fedavg' or 'fedavg_ft' or 'fedavgm' or 'lg_fedavg'?"),
         ("AVG_ft", "did you mean 'fedavg_ft'?"),
         ("e", "is unknown; choices"),
     ],

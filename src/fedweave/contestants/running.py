@@ -18,10 +18,9 @@ from fedweave.engine.evaluation import evaluate
 from fedweave.engine.records import Report, State
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import ContestantFailed
-from fedweave.runs.build import PreparedRun
+from fedweave.runs.build import LOG, PreparedRun
 
 ANSWERS, GRAPH = "answers", "graph"  # of the server's state
-LOG = "log-{}.txt"  # what a program printed, by seed; in the folder of the run
 
 
 class Answering(Protocol):

@@ -33,6 +33,7 @@ from fedweave.study import checks, objects
 from fedweave.study.spec import PARAMS, RunSpec
 
 CHECKED_ROWS = 8  # on which a user's model is checked
+LOG = "log-{}.txt"  # what a program printed, by seed; in the folder of the run
 LARGE_TABLE = 2**31  # bytes of the models of all clients above which their tables are stored in files
 
 
