@@ -8,7 +8,6 @@ from rich.table import Table
 
 import fedweave as fw
 from fedweave.errors import BadInput
-from fedweave.recommendation.candidates import DEFAULT
 from fedweave.study import plugins
 
 from ..stages import terminal
@@ -52,6 +51,8 @@ def recommend(
         raise BadInput(f"--set evaluate.{name}: a race sets its evaluation itself; leave it out, or use compare")
     listed: list[Any] = [*own_data.build_methods(opt.split_words(methods), chosen.methods)]
     if contestant:
+        from fedweave.recommendation.candidates import DEFAULT  # not at the top: it imports torch
+
         listed = [*(listed or DEFAULT.split()), *own_data.build_contestants(contestant)]
     federation = fw.Federation.from_file(file, client=client, **data)
     with explain_interrupt(out):

@@ -21,13 +21,13 @@ from fedweave.models.adapter import adapt
 pytestmark = pytest.mark.usefixtures("seeded")
 
 
-def test_a_head_may_have_several_layers() -> None:
+@pytest.mark.parametrize("top", ["top", "head"])  # client models have an attribute `head`
+def test_a_head_may_have_several_layers(top: str) -> None:
     """A method that needs the size of the head uses that of all layers."""
-    model = nn.Sequential(
-        OrderedDict(body=nn.Linear(6, 8), top=nn.Sequential(nn.ReLU(), nn.Linear(8, 5), nn.Linear(5, CLASSES)))
-    )
-    task = RowClassification(adapt(model, (6,), CLASSES, head="top"), torch.float64)
-    assert task.head == ("top.1.weight", "top.1.bias", "top.2.weight", "top.2.bias")
+    layers = nn.Sequential(nn.ReLU(), nn.Linear(8, 5), nn.Linear(5, CLASSES))
+    model = nn.Sequential(OrderedDict([("body", nn.Linear(6, 8)), (top, layers)]))
+    task = RowClassification(adapt(model, (6,), CLASSES, head=top), torch.float64)
+    assert task.head == tuple(f"{top}.{name}" for name in ("1.weight", "1.bias", "2.weight", "2.bias"))
     assert head_shape(task) == (CLASSES, 8)
     for name in ("fedper", "fedcp", "fedrod", "fedpac"):
         method = METHODS[name](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4))

@@ -141,7 +141,8 @@ def test_the_kind_of_data_follows_from_the_shape(shape: tuple[int, ...], stored:
     adapter = adapt(Sees, federation.shape, 3, windows=len(shape) == 2)
     import torch
 
-    assert torch.equal(adapter.reshape_rows(torch.from_numpy(federation.dataset.x[:5])), torch.from_numpy(x[:5]))
+    rows = torch.from_numpy(federation.dataset.x[:5])
+    assert torch.equal(adapter.call(nn.Identity(), rows), torch.from_numpy(x[:5]))
     assert {*seen} == {shape}
 
 

@@ -58,6 +58,10 @@ class AdaptedModel(ClientModel):
         with self._forward_pass(key, mask):
             return self.adapter.call(self.inner, x)
 
+    def get_submodule(self, target: str) -> nn.Module:
+        """A layer of the module, also one with the name of an attribute of client models, such as "head"."""
+        return self.inner.get_submodule(target)
+
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Input of the head [B, D]."""
 

@@ -42,10 +42,10 @@ def lines(
         deploy = "Nothing yet, as the methods are under-trained."
         benefit = f"{UNDER_TRAINED}: {under_trained}."
     first = answer.board.iloc[0]  # best validation first
-    parts = [control, f"{first['label']} is best on validation rows" if np.isfinite(first["validation"]) else ""]
-    best = "; ".join(filter(None, parts))
+    best = f"{first['label']} is best on validation rows" if np.isfinite(first["validation"]) else ""
+    parts = filter(None, [control and f"{control[0].upper()}{control[1:]}", best])
     sentences = [
-        Line("Best", best and f"{best[0].upper()}{best[1:]}."),
+        Line("Best", ("; ".join(parts) + ".").removeprefix(".")),
         Line("Does collaboration pay?", benefit),
         Line("Deploy", deploy),
         Line("For each client", client_gains(answer)),
