@@ -125,7 +125,7 @@ def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_sign
             os.kill(int(status.read(server)["pid"]) if killed else command.pid, number)
             _, output = command.communicate(timeout=60)
             assert command.returncode == (2 if killed else 128 + number)
-            line = output.splitlines()[-1]
+            line = (output.splitlines() or [""])[-1]  # a signal in the first round leaves no line
             assert line.startswith("error: ") == killed
             assert ("the server of the federation was killed" in line) == killed
             assert until(lambda: not flower_processes(out), 120)
