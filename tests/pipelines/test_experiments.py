@@ -111,7 +111,7 @@ def test_an_experiment_is_compared_with_the_commit(
     assert second["digits-ditto"][0] != first["digits-ditto"][0]
     assert new["Ditto"] != old["Ditto"]
     shown = json.loads(lab.run("dvc", "metrics", "diff", "--json"))
-    changed = {Path(file).stem: numbers for file, numbers in shown.items() if numbers["seconds"].get("diff")}
+    changed = {Path(file).stem: numbers for file, numbers in shown.items() if numbers["accuracy"].get("diff")}
     assert [*changed] == ["digits-ditto"]
     score = changed["digits-ditto"]["accuracy"]
     assert (score["old"], score["new"]) == (old["Ditto"], new["Ditto"])
