@@ -89,7 +89,7 @@ def compare(
     show(comparison)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     best = comparison.best()
-    print(f"predict and export {explain_use(best, 'which has the best validation score, ')}")
+    print(f"predict and export {explain_use(best, f'use {best.name}, which has the best validation score, ')}")
 
 
 @app.command()
@@ -164,11 +164,11 @@ def export(
     print(f"{result.name} of {client} {_explain(result, method, seed, refit)}: {place}")
 
 
-def explain_use(result: "fw.MethodResult", why: str = "") -> str:
-    """Which models `predict` and `export` use, or what to do where there are none."""
+def explain_use(result: "fw.MethodResult", use: str) -> str:
+    """`use` and what the models of `predict` and `export` were trained on, or what to do where there are none."""
     if result.run.info.get("contestant"):
         return f"need --method: {result.name} has left predictions and no models"
-    return f"use {result.name}, {why}{result.refit()}"
+    return f"{use}{result.refit()}"
 
 
 def _explain(result: "fw.MethodResult", method: str, seed: int | None, refit: bool) -> str:

@@ -64,12 +64,8 @@ def recommend(
     show(advice)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     done = replace(fw.load(out), federation=federation)
-    result = done[advice.method]
-    print(
-        f"predict and export {own_data.explain_use(result)}"
-        if result.run.info.get("contestant")
-        else f"predict and export with --method {advice.method}: {result.refit()}"
-    )
+    use = own_data.explain_use(done[advice.method], f"with --method {advice.method}: ")
+    print(f"predict and export {use}")
 
 
 def show(advice: "fw.Recommendation") -> None:

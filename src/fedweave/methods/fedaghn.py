@@ -101,12 +101,15 @@ class FedAGHN(Weaving, SplitClient, GeneratedModels):
 
     def collaboration(self, server: Server) -> Tensor:
         phi, fixed = server["phi"], server["fixed"]
-        parts = split_ids(all_ids(phi["p"]), self.values_per_client(fixed), self.rowwise)
-        return torch.cat([self.alpha(phi, fixed, part) for part in parts], 1)
+        return torch.cat([self.alpha(phi, fixed, part) for part in self._parts(fixed)], 1)
+
+    def _parts(self, fixed: Tree) -> tuple[Tensor, ...]:
+        """Ids of all clients in parts, for each of which the weights are made at once."""
+        return split_ids(all_ids(next(iter(fixed["models"].values()))), self.values_per_client(fixed), self.rowwise)
 
     def _state(self, models: Params, updates: Params, before: Tensor | None = None, ids: Tensor | None = None) -> Tree:
         """Fixed state; cosines [L, N, N] of so many clients that several parts are needed are computed when needed."""
         state, layers = {"models": models, "updates": updates}, [*self.task.layers.values()]
-        if len(split_ids(all_ids(next(iter(models.values()))), self.values_per_client(state), self.rowwise)) > 1:
+        if len(self._parts(state)) > 1:
             return state
         return {**state, "cosines": layer_cosines(updates, layers, before, ids)}
