@@ -1,10 +1,12 @@
 """Runs pytest for `make test`: `python tools/run_tests.py [pytest's arguments]`. It always ends.
 
+Tests write their files in memory where there is room (Linux): databases wait for the disk thousands of times.
 After `LIMIT` seconds (environment variable, default 2700), or on SIGTERM, all stacks are printed and the run fails. A
 process of a test that is still running at the end is killed, and fails the run under the name of that test.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ LIMIT = "LIMIT"
 DEFAULT_LIMIT = 2700.0
 GRACE = 20.0  # seconds for processes that end at the same time as pytest
 DUMP_TIMEOUT = 5.0  # seconds that a process may take to print its stacks
+MEMORY, ROOM = Path("/dev/shm"), 6 * 2**30  # files in memory, and the free bytes that the tests ask for
 
 
 class RunStopped(Exception):
@@ -131,7 +134,7 @@ def stop(*_: object) -> NoReturn:
 def run_watched(command: list[str], run: str, limit: float) -> int:
     """Run pytest for at most `limit` seconds. Returns its exit status, or 1 if a process remains."""
     # One thread in every process that a test starts. One worker more than cores: some tests wait for servers.
-    defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores() + 1)}
+    defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores() + 1), "TMPDIR": run}
     environment = defaults | os.environ | {RUN_VARIABLE: run}
     # Tests start hundreds of processes: without bytecode each of them would compile the whole package first.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -154,11 +157,16 @@ def run_watched(command: list[str], run: str, limit: float) -> int:
     return 1 if lines else status
 
 
+def choose_folder() -> Path | None:
+    """The folder for the files of a run; None: the system's own, where memory has no room for them."""
+    return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ROOM else None
+
+
 def main() -> int:
     """pytest's exit status. 1 also for a run that was stopped or left a process."""
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell begin with SIGINT ignored
-    with tempfile.TemporaryDirectory(prefix="fedweave-tests-") as run:
+    with tempfile.TemporaryDirectory(prefix="fw-", dir=choose_folder()) as run:
         return run_watched(
             [sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT)
         )

@@ -29,7 +29,7 @@ from tests.servers import until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 METHODS = {"fedrep": {}, "fedamp": {}, "pfedhn": {"width": 8, "hidden": 1}}  # one of each of three families
-NODES = 10
+NODES = 5
 PATIENCE = 420.0  # seconds; the first round of an app waits for its processes
 ROUNDS = 24  # enough for a killed node to return, since rounds continue without it
 
@@ -43,7 +43,7 @@ def export_hosts(folder: Path, method: Any, federation: fw.Federation, secure: b
     return Hosts(folder, planned(method, federation, model={"name": "mlp", "hidden": [16]}, **train), secure)
 
 
-def test_ten_nodes_and_three_families_have_the_bits_of_the_simulation(flower, digits, tmp_path):
+def test_five_nodes_and_three_families_have_the_bits_of_the_simulation(flower, digits, tmp_path):
     """Three federations run at the same time on the same SuperNodes. The test inspects every message."""
     from fedweave.methods import METHODS as CLASSES
 

@@ -107,8 +107,10 @@ def start_state(clients: int, models: int, columns: int, slopes: str, like: Tens
     }
 
 
-def server_step(state: Tree, ids: Tensor, uploads: Tree, slopes: str, ridge: float) -> Tree:
+def server_step(state: Tree, ids: Tensor, uploads: Tree, slopes: str, ridge: float | Tensor) -> Tree:
     """The state after the uploads [P, ...] of clients `ids` at the parameters that were sent.
+
+    `ridge` is the penalty of squared common slopes, of all models or of each [K].
 
     Clients that did not take part count with the quadratic model of their last upload (Rodomanov & Kropotov, ICML
     2016). If all took part and the value is worse than the best one, the step is taken back and a shorter one is tried.
@@ -131,16 +133,16 @@ def server_step(state: Tree, ids: Tensor, uploads: Tree, slopes: str, ridge: flo
     return {"point": best["point"] + step, "best": best, "radius": radius, "known": known, "clients": clients}
 
 
-def _add_up(clients: Tree, known: Tensor, point: Tensor, ridge: float, columns: int) -> Tree:
+def _add_up(clients: Tree, known: Tensor, point: Tensor, ridge: float | Tensor, columns: int) -> Tree:
     """Value, gradient and Hessian at `point` [K, T] of the `known` clients, and of the penalty of the slopes."""
     weight, position = known.to(point), torch.arange(point.shape[1], device=point.device)
-    penalty = ridge * ((position > 0) & (position < columns)).to(point)
+    penalty = torch.as_tensor(ridge).to(point).reshape(-1, 1) * ((position > 0) & (position < columns))
     hessians = unpack(clients["hessian"])
     gradients = clients["gradient"] + torch.einsum("nkst,nkt->nks", hessians, point - clients["point"])
     return {
         "value": torch.einsum("n,nk->k", weight, clients["value"]) + (penalty * point.square()).sum(-1) / 2,
         "gradient": torch.einsum("n,nks->ks", weight, gradients) + penalty * point,
-        "hessian": pack(torch.einsum("n,nkst->kst", weight, hessians) + torch.diag(penalty)),
+        "hessian": pack(torch.einsum("n,nkst->kst", weight, hessians) + torch.diag_embed(penalty)),
         "point": point,
     }
 

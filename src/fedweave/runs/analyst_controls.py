@@ -264,10 +264,10 @@ def pool_partially(tables: Sequence[ClientTable], classes: int) -> Outputs:
     columns, rows = tables[0].train.shape[1] + 1, sum(len(table.train) for table in tables)
     ridges: tuple[float, ...] = (1.0, 10.0, 100.0) if rows < FEW_ROWS * columns else (1.0 if classes else 0.0,)
     clients = [_rows(table, classes) for table in tables]
-    fit: Callable[..., list[Tensor]] = _fit_classes if classes else _fit_numbers
+    fit: Callable[..., list[list[Tensor]]] = _fit_classes if classes else _fit_numbers
     candidates = [
-        [_predict(coef, table.rest, classes) for coef, table in zip(fit(clients, ridge), tables, strict=True)]
-        for ridge in ridges
+        [_predict(coef, table.rest, classes) for coef, table in zip(coefs, tables, strict=True)]
+        for coefs in fit(clients, ridges)
     ]
     return _choose(candidates, tables, classes)
 
@@ -292,30 +292,35 @@ def _rows(table: ClientTable, classes: int) -> Rows:
     return Rows(x, targets, x.new_ones(len(x)))
 
 
-def _fit_numbers(clients: Sequence[Rows], ridge: float) -> list[Tensor]:
-    """The coefficients [K, d] of each client."""
+def _fit_numbers(clients: Sequence[Rows], ridges: Sequence[float]) -> list[list[Tensor]]:
+    """For each ridge, the coefficients [K, d] of each client."""
     grams = mixed_numbers.repair(torch.stack([mixed_numbers.gram(rows) for rows in clients]))
     models = len(clients[0].targets)
     columns = grams.shape[-1] - models
-    points = []
-    for target in range(columns, columns + models):
-        part = [*range(columns), target]
-        points.append(mixed_numbers.fit(grams[:, part][:, :, part], ridge=ridge)[0])
-    coef, factor = split_point(torch.stack(points), "none")
-    return [add_effects(coef, factor, mixed_numbers.find_mode(rows, coef, factor)) for rows in clients]
+    parts = [[*range(columns), target] for target in range(columns, columns + models)]
+    found = []
+    for ridge in ridges:
+        points = [mixed_numbers.fit(grams[:, part][:, :, part], ridge=ridge)[0] for part in parts]
+        coef, factor = split_point(torch.stack(points), "none")
+        found.append([add_effects(coef, factor, mixed_numbers.find_mode(rows, coef, factor)) for rows in clients])
+    return found
 
 
-def _fit_classes(clients: Sequence[Rows], ridge: float) -> list[Tensor]:
-    """The coefficients [K, d] of each client, after a few rounds of the method."""
+def _fit_classes(clients: Sequence[Rows], ridges: Sequence[float]) -> list[list[Tensor]]:
+    """For each ridge, the coefficients [K, d] of each client, after a few rounds of the method.
+
+    The fits with all ridges are models side by side, which take hardly longer than one.
+    """
     from torch.nn.utils.rnn import pad_sequence
 
     design, weight = (
         pad_sequence([getattr(r, part) for r in clients], batch_first=True) for part in ("design", "weight")
     )
     targets = pad_sequence([rows.targets.mT for rows in clients], batch_first=True).mT
-    stacked = Rows(design, targets, weight)
-    models, columns = targets.shape[1], design.shape[-1]
-    state = mixed_classes.start_state(len(clients), models, columns, "none", design.new_zeros(()))
+    classes, columns = targets.shape[1], design.shape[-1]
+    stacked = Rows(design, targets.repeat(1, len(ridges), 1), weight)
+    ridge = torch.tensor(ridges, dtype=design.dtype).repeat_interleave(classes)
+    state = mixed_classes.start_state(len(clients), len(ridge), columns, "none", design.new_zeros(()))
     find = torch.func.vmap(mixed_classes.find_mode, in_dims=(0, None, None))
     terms = torch.func.vmap(
         lambda rows, coef, factor, mode: mixed_classes.client_terms(rows, coef, factor, mode, "none"),
@@ -329,7 +334,8 @@ def _fit_classes(clients: Sequence[Rows], ridge: float) -> list[Tensor]:
         if change < 1e-3:
             break
     coef, factor = split_point(state["point"], "none")
-    return [add_effects(coef, factor, mode) for mode in find(stacked, coef, factor)]
+    fits = [add_effects(coef, factor, mode) for mode in find(stacked, coef, factor)]
+    return [[fit[start : start + classes] for fit in fits] for start in range(0, len(ridge), classes)]
 
 
 def _predict(coef: Tensor, inputs: np.ndarray, classes: int) -> np.ndarray:
