@@ -1,5 +1,5 @@
 #!/bin/sh
-# Flower 1.41.0: the state of a SuperNode lives as long as one run; restarted without a registered key, it is a new node.
+# Flower 1.41.0: a SuperNode's state lives as long as one run; restarted without a registered key, it is a new node.
 #
 # Guess: `context.state` of a ClientApp is what a client keeps between rounds and runs; the node is known by its id, so
 # that a server can recognise a client that comes back.
