@@ -53,6 +53,11 @@ PACKAGED = {
 }
 
 
+def is_installed(name: str) -> bool:
+    """Whether the packages with the files of data set `name` are installed; true for one that needs none."""
+    return all(find_spec(file.package) for file in PACKAGED.get(name, ()))
+
+
 def packaged_files(name: str) -> Iterator[Path]:
     """The files of data set `name`, checked; their packages are not imported.
 
