@@ -10,6 +10,7 @@ import numpy as np
 
 from fedweave.data.base import Dataset
 from fedweave.data.sources.packaged import packaged_files
+from fedweave.data.sources.pickles import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ def read_clients(
     import pandas as pd
 
     (path,) = packaged_files(name)
-    table = pd.read_pickle(path, compression="xz").dropna()  # a pickle whose digest has been checked
+    table = pd.DataFrame(read_table(path)).dropna()
     if order:
         table = table.sort_values(order, kind="stable")
     parts = [part for _, part in table.groupby(client, sort=True) if len(part) >= least]
