@@ -49,6 +49,28 @@ def test_the_task_splits_the_rows_of_every_client(name: str, loaded: dict[str, D
 
 
 @installed
+@pytest.mark.parametrize("name", sorted({*NATURAL} - {"births"}))
+def test_pages_have_the_counts_and_the_simplest_rules(name: str, loaded: dict[str, Dataset]) -> None:
+    """The numbers of rows and clients, and the score of a client's majority class or mean."""
+    dataset, options = loaded[name], dict(TASKS[name]["partition"])
+    rule, clients, seed = (options.pop(key) for key in ("name", "clients", "seed"))
+    partition = data.partition(dataset, rule, clients, seed, **options)
+    parts = list(zip(partition.train, partition.test, strict=True))
+    if dataset.targets is None:
+        y = dataset.y
+        score = np.mean([100 * (y[test] == np.bincount(y[train]).argmax()).mean() for train, test in parts])
+        words = f"| majority class of the client | {score:.1f} |"
+    else:
+        y = dataset.targets[:, 0].astype(float)
+        score = np.mean([np.square(y[test] - y[train].mean()).mean() for train, test in parts])
+        words = f"| mean of the client's training rows | {score:.{3 if score < 2 else 2}f} |"
+    page = Path(f"docs/datasets/{name}.md").read_text(encoding="utf-8")
+    assert words in page
+    assert f"| rows | {len(dataset.x):,}" in page
+    assert f"| clients | {dataset.natural_clients} " in page
+
+
+@installed
 def test_features_do_not_hold_the_answer(loaded: dict[str, Dataset]) -> None:
     """No single column is close to the answer."""
     for name in set(NATURAL) - {"births"}:
