@@ -55,13 +55,15 @@ def settings(what: str, name: str) -> list[tuple[Any, ...]]:
 def datasets() -> list[tuple[Any, ...]]:
     """Every data set, and whether its files are in data/raw."""
     from fedweave import data
+    from fedweave.data.sources.packaged import is_installed
 
-    present = {name for name in data.DATASETS if data.find_intact_files(name, RAW)}
+    def place(name: str) -> str:
+        if not is_installed(name):
+            return "not installed"
+        return "here" if data.find_intact_files(name, RAW) else "fetched on use"
+
     loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
-    return [
-        ("name", "files", "what it is"),
-        *((n, "here" if n in present else "fetched on use", _summary(f)) for n, f in loaders.items()),
-    ]
+    return [("name", "files", "what it is"), *((n, place(n), _summary(f)) for n, f in loaders.items())]
 
 
 def models() -> list[tuple[Any, ...]]:

@@ -12,6 +12,8 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+from fedweave.data.sources.packaged import PACKAGED
+
 RECORDED = "recorded"  # no published digest: the one in <file>.sha256 next to the file is used, also a mirror's
 OWN = "own"  # as RECORDED, but never from a mirror: the digest of its archive or of another form is known
 ANY = "any"  # too many files to list: it is enough that this one exists, and the loader checks the content
@@ -158,9 +160,7 @@ def _single_file(path: str, digest: str, url: str) -> FileSet:
 CATALOGUE: dict[str, tuple[FileSet, ...]] = {
     "digits": (),
     "digits-graph": (),
-    "flights": (),  # inside packages, see packaged.py
-    "shoulder": (),
-    "us-income": (),
+    **dict.fromkeys(PACKAGED, ()),
     "fashion-mnist": (_fashion(),),
     "emnist": (_emnist(),),
     "cifar10": (

