@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -76,7 +77,8 @@ def test_the_simulation_looks_as_the_library_does() -> None:
     challenge = follow(nights, plan, 0.5)
     assert challenge.is_over
     assert challenge.verdict == "open"
-    sums, expected = {}, bounds(plan)
+    sums: dict[str, ClientSum] = {}
+    expected = bounds(plan)
     for number, night in enumerate(nights):
         sums = {name: sums.get(name, ClientSum()).add(one) for name, one in night.items()}
         _, better, worse, near = student(
@@ -169,7 +171,7 @@ def test_challengers_of_a_year() -> None:
         ({"level": 1.0}, "level: 1.0 is not between 0 and 1"),
     ],
 )
-def test_plans_that_make_no_sense(change: dict[str, float], words: str) -> None:
+def test_plans_that_make_no_sense(change: dict[str, Any], words: str) -> None:
     with pytest.raises(BadInput, match=words):
         replace(ChallengePlan(), **change)
 
@@ -189,7 +191,7 @@ def test_a_challenge_that_is_over_takes_no_look() -> None:
 
 @pytest.mark.parametrize("cell", [Site("normal", 6, 0.2, 50), Site("binary", 10, 0.0, 5), Site("skewed", 10, 1.0, 5)])
 def test_a_year_without_a_difference_rarely_promotes(cell: Site) -> None:
-    """Of 250 years at a level of 5 %, 24 or more have a chance of 1 in 1,000. A test every night promotes more often."""
+    """Of 250 years at a level of 5 %, 24 or more have a chance of 1 in 1,000. A nightly test promotes more often."""
     shares = promotions.false_promotions(cell, 250)
     assert shares["promotions"] * 250 < 24
     assert shares["every night at 5 %"] > 0.3
