@@ -86,12 +86,21 @@ def challenge(life: Life) -> None:
     print("\n".join(map(str, events)) or opened.describe_test())
     if line := delivery_versions.store(opened.folder / "models", opened.folder / ROLES):
         print(line)
+    _record(opened)
 
 
 @app.command()
 def rollback(life: Life) -> None:
     """Make the champion before the present one the champion again."""
-    print(fw.Lifecycle(life).rollback())
+    opened = fw.Lifecycle(life)
+    print(opened.rollback())
+    _record(opened)
+
+
+def _record(life: "fw.Lifecycle") -> None:
+    from ..mlflow_records import champions  # takes seconds
+
+    champions.record_in_project(life)
 
 
 @app.command("lifecycle")
