@@ -15,6 +15,7 @@ is given up where its scores are bad.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ class ChallengePlan:
         level: chance that a year without any real difference promotes a challenger; so it is for "equivalent".
     """
 
-    patience: int = 30
+    patience: int = 90
     per_year: int = 365
     level: float = ALPHA
 
@@ -81,7 +82,8 @@ class ClientDifference:
     Attributes:
         difference: mean over its rows of the challenger's score minus the champion's; positive is better.
         rows: how many they are.
-        variance: of the difference of single rows, if known.
+        variance: sample variance of the differences of single rows; None if the score is none of single rows, such as
+            the area under a curve.
     """
 
     difference: float
@@ -91,31 +93,32 @@ class ClientDifference:
 
 @dataclass(frozen=True)
 class ClientSum:
-    """The rows of one client so far: their number, the mean difference, and how many have which variance."""
+    """The rows of one client so far.
+
+    Attributes:
+        rows: how many.
+        difference: mean difference.
+        squares: sum of squares around it, within deliveries where their variance is known and between deliveries.
+        freedom: degrees of freedom of `squares`.
+    """
 
     rows: int = 0
     difference: float = 0.0
-    variance: float = 0.0
-    variance_rows: int = 0
+    squares: float = 0.0
+    freedom: int = 0
 
     def add(self, new: ClientDifference) -> "ClientSum":
         """This client with the rows of a further delivery."""
-        rows = self.rows + new.rows
-        if not rows:
-            return self
-        known = new.rows if new.variance is not None else 0
-        counted = self.variance_rows + known
-        return ClientSum(
-            rows,
-            self.difference + (new.difference - self.difference) * new.rows / rows,
-            self.variance + ((new.variance or 0.0) - self.variance) * known / counted if counted else 0.0,
-            counted,
-        )
+        rows, shift = self.rows + new.rows, new.difference - self.difference
+        squares, freedom = self.squares + shift**2 * self.rows * new.rows / rows, self.freedom + bool(self.rows)
+        if new.variance is not None:
+            squares, freedom = squares + new.variance * (new.rows - 1), freedom + new.rows - 1
+        return ClientSum(rows, self.difference + shift * new.rows / rows, squares, freedom)
 
     @property
     def row_variance(self) -> float:
-        """Variance of the mean difference by the rows alone; 0 where it is not known."""
-        return self.variance / self.rows if self.rows else 0.0
+        """Variance of the mean difference by the rows alone; 0 where nothing is known of it."""
+        return self.squares / self.freedom / self.rows if self.freedom else 0.0
 
 
 @dataclass(frozen=True)
@@ -213,12 +216,11 @@ def look(challenge: Challenge, delivery: Mapping[str, ClientDifference], margin:
     if challenge.is_over:
         raise BadInput("challenge", f"it is over ({challenge.verdict}); begin another one")
     for client, new in delivery.items():
-        if not (math.isfinite(new.difference) and math.isfinite(new.variance or 0.0)) or new.rows < 0:
-            raise BadInput(f"client {client}", f"{format_value(new)} is not a finite difference of 0 or more rows")
+        if not (math.isfinite(new.difference) and 0 <= (new.variance or 0.0) < math.inf and new.rows > 0):
+            raise BadInput(f"client {client}", f"{format_value(new)} is no finite difference of one or more rows")
     sums = {**challenge.sums}
     for client, new in delivery.items():
-        if new.rows:
-            sums[client] = sums.get(client, ClientSum()).add(new)
+        sums[client] = sums.get(client, ClientSum()).add(new)
     new_look, verdict = _look(challenge, sums, margin)
     return replace(challenge, sums=sums, looks=(*challenge.looks, new_look), verdict=verdict, margin=margin)
 
@@ -237,7 +239,7 @@ def _look(challenge: Challenge, sums: Mapping[str, ClientSum], margin: float) ->
     bound, tested = 0.0, [one for one in earlier if one.bound]
     if len(counted) >= LEAST_CLIENTS and rows > (1 + LEAST_GAIN) * (tested[-1].rows if tested else 0):
         allowed = plan.share * spending(len(earlier) + 1, plan.patience)
-        bound = next_bound([*(one.rows for one in tested), rows], [one.bound for one in tested], allowed - spent)
+        bound = _uncrossed(*((one.rows, one.bound) for one in tested)).bound(rows, allowed - spent)
         spent = allowed
     shown = [word for word, p in ((BETTER, better), (WORSE, worse), (EQUIVALENT, equivalent)) if p <= bound]
     new = Look(len(counted), rows, difference, better, worse, equivalent, bound, spent)
@@ -251,8 +253,12 @@ def _columns(clients: Sequence[ClientSum]) -> tuple[Floats, Floats]:
 def student(differences: Floats, row_variances: Floats, margin: float = 0.0) -> tuple[Floats, Floats, Floats, Floats]:
     """Student's test of the mean of N clients: the mean, and one-sided p values of better, worse and equivalent, [...].
 
-    The variance between clients contains that of the rows. Where it is smaller by chance, as with a few rows that are
-    right or wrong, that of the rows replaces it. Without any spread, p is that of clients that agree by chance.
+    - The variance between clients contains that of the rows. Where it is smaller by chance, that of the rows replaces
+      it: with few clients, one of many looks finds a small one.
+    - Where clients lose more than others gain, t is that of Hall, "On the removal of skewness by transformation", JRSS
+      B 54 (1992). Skewness to the other side changes nothing.
+    - Without any spread, p is that of clients that agree by chance, and nothing is equivalent: with few rows, models
+      that differ can give equal answers.
 
     Args:
         differences: mean difference of each client [..., N].
@@ -263,14 +269,21 @@ def student(differences: Floats, row_variances: Floats, margin: float = 0.0) -> 
 
     clients = differences.shape[-1]
     mean = differences.mean(-1)
-    error = np.sqrt(np.maximum(differences.var(-1, ddof=1), row_variances.mean(-1)) / clients)
+    centred = differences - mean[..., None]
+    own = (centred**2).mean(-1)
+    error = np.sqrt(np.maximum(own * clients / (clients - 1), row_variances.mean(-1)) / clients)
     agree = error <= 1e-9 * np.abs(mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skewness = np.where(own > 0, (centred**3).mean(-1) / own**1.5, 0.0)
 
-    def one_sided(size: Floats) -> Floats:
+    def one_sided(size: Floats, skewness: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(agree, np.where(size > 0, 2.0**-clients, 1.0), stdtr(clients - 1, -size / error))
+            t, a = np.minimum(size / error, 1e6), np.minimum(skewness, 0.0) / (3 * math.sqrt(clients))
+            t = t + a * t**2 + a**2 * t**3 / 3 + a / 2
+        return np.where(agree, np.where(size > 0, 2.0**-clients, 1.0), stdtr(clients - 1, -t))
 
-    return mean, one_sided(mean), one_sided(-mean), one_sided(margin - np.abs(mean))
+    near = np.maximum(one_sided(margin - mean, -skewness), one_sided(margin + mean, skewness))
+    return mean, one_sided(mean, skewness), one_sided(-mean, -skewness), np.where(agree, 1.0, near)
 
 
 def spending(looks: int, patience: int) -> float:
@@ -278,30 +291,46 @@ def spending(looks: int, patience: int) -> float:
     return math.log1p((math.e - 1) * looks / patience)
 
 
-def next_bound(rows: Sequence[float], bounds: Sequence[float], chance: float) -> float:
-    """The p value that crosses first at the last of these looks with the given chance, if there is no difference.
+@dataclass(frozen=True)
+class Uncrossed:
+    """The normal statistic at the last look if it has crossed no bound so far, without a difference.
 
-    Args:
-        rows: at every look so far and at this one, increasing; they are the information of a Brownian motion.
-        bounds: the p values of the looks before.
-        chance: of crossing first at this look.
+    Attributes:
+        rows: at that look; rows are the information of a Brownian motion.
+        values: of the statistic [G].
+        density: of these values, times the weights of the integration [G].
     """
-    from scipy.optimize import brentq
-    from scipy.special import ndtr, ndtri
 
-    weights = np.full(POINTS, 2.0)
-    weights[1::2], weights[[0, -1]] = 4.0, 1.0  # Simpson's rule
-    density, z = np.ones(1), np.zeros(1)  # of the looks before, without a crossing, times the weights
-    before = 0.0
-    for now, bound in zip(rows, bounds, strict=False):
-        grid = np.linspace(LOWEST, -ndtri(bound), POINTS)
-        step = math.sqrt(now - before)
-        moved = (grid[:, None] * math.sqrt(now) - z * math.sqrt(before)) / step
-        arriving = (np.exp(-(moved**2) / 2) @ density) * (math.sqrt(now) / step / math.sqrt(2 * math.pi))
-        density, z, before = arriving * weights * (grid[1] - grid[0]) / 3, grid, now
-    start, end, step = z * math.sqrt(before), math.sqrt(rows[-1]), math.sqrt(rows[-1] - before)
+    rows: float = 0.0
+    values: Floats = field(default_factory=lambda: np.zeros(1))
+    density: Floats = field(default_factory=lambda: np.ones(1))
 
-    def excess(critical: float) -> float:
-        return float(ndtr((start - critical * end) / step) @ density) - chance
+    def bound(self, rows: float, chance: float) -> float:
+        """The p value that is crossed first at the next look with the given chance."""
+        from scipy.optimize import brentq
+        from scipy.special import ndtr
 
-    return float(ndtr(-brentq(excess, 0.0, -LOWEST)))
+        start, end, step = self.values * math.sqrt(self.rows), math.sqrt(rows), math.sqrt(rows - self.rows)
+
+        def excess(critical: float) -> float:
+            return float(ndtr((start - critical * end) / step) @ self.density) - chance
+
+        return float(ndtr(-brentq(excess, LOWEST, -LOWEST)))
+
+    def move(self, rows: float, bound: float) -> "Uncrossed":
+        """The same at the next look, with the bound of that look."""
+        from scipy.special import ndtri
+
+        values = np.linspace(LOWEST, -ndtri(bound), POINTS)
+        weights = np.full(POINTS, 2.0)
+        weights[1::2], weights[[0, -1]] = 4.0, 1.0  # Simpson's rule
+        step = math.sqrt(rows - self.rows)
+        moved = values[:, None] * (math.sqrt(rows) / step) - self.values * (math.sqrt(self.rows) / step)
+        arriving = (np.exp(-0.5 * moved * moved) @ self.density) * (math.sqrt(rows / (2 * math.pi)) / step)
+        return Uncrossed(rows, values, arriving * weights * (values[1] - values[0]) / 3)
+
+
+@lru_cache(maxsize=400)
+def _uncrossed(*looks: tuple[float, float]) -> Uncrossed:
+    """After looks with these rows and bounds; the next look takes one step more."""
+    return _uncrossed(*looks[:-1]).move(*looks[-1]) if looks else Uncrossed()
