@@ -79,6 +79,13 @@ def refresh(
 
 
 @app.command()
+def evaluate(life: Life) -> None:
+    """Score the champion and the challenger on deliveries that they have not seen, client by client."""
+    opened = fw.Lifecycle(life)
+    print("\n".join(opened.describe_scores(opened.evaluate())) or f"{life}: nothing to score")
+
+
+@app.command()
 def challenge(life: Life) -> None:
     """Test the champion and the challenger on rows that neither has seen, decide, and train the next challenger."""
     opened = fw.Lifecycle(life)
@@ -98,9 +105,11 @@ def rollback(life: Life) -> None:
 
 
 def _record(life: "fw.Lifecycle") -> None:
-    from ..mlflow_records import champions  # takes seconds
+    """Bring MLflow up to date, in the folder of a project."""
+    if Path("dvc.yaml").is_file():
+        from ..mlflow_records import champions  # takes seconds
 
-    champions.record_in_project(life)
+        champions.try_record(life)
 
 
 @app.command("lifecycle")

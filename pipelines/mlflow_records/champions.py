@@ -32,15 +32,14 @@ _LATER = "fedweave challenge {}"
 FORBIDDEN = re.compile(r"[^\w\-. ]", re.ASCII)  # in names of metrics
 
 
-def record_in_project(life: "fw.Lifecycle") -> None:
-    """Bring MLflow up to date, in the folder of a project; a failure is one line, because it can be repeated later."""
-    if Path("dvc.yaml").is_file():
-        try:
-            if line := record_life(life):
-                print(line)
-        except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
-            reason = str(error).partition("\n")[0].replace(f"fedweave log {name_of(life)}", _LATER.format(life.folder))
-            print(f"not logged to MLflow: {reason}", file=sys.stderr)
+def try_record(life: "fw.Lifecycle") -> None:
+    """Bring MLflow up to date; a failure is one line, because it can be repeated later."""
+    try:
+        if line := record_life(life):
+            print(line)
+    except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
+        reason = str(error).partition("\n")[0].replace(f"fedweave log {name_of(life)}", _LATER.format(life.folder))
+        print(f"not logged to MLflow: {reason}", file=sys.stderr)
 
 
 def name_of(life: "fw.Lifecycle") -> str:

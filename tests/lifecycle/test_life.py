@@ -68,7 +68,7 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
     back = life.rollback()
     assert (back.event, back.model.version) == (BACK, 1)
     assert life.champion.run.folder.parents[1] == life.models(1)
-    assert "champion: fedavg of version 1, accuracy" in "\n".join(life.describe())
+    assert "champion: fedavg of version 1, scored\ndelivery 3: champion of version 1 has" in "\n".join(life.describe())
     federation = life.federation(3)
     assert federation.names == (*SITES, "G")
     assert sum(map(len, federation.partition.train)) == (life.deliveries.rows(3)[PART] == "train").sum()
