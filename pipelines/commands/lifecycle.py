@@ -80,9 +80,10 @@ def refresh(
 
 @app.command()
 def evaluate(life: Life) -> None:
-    """Score the champion and the challenger on deliveries that they have not seen, client by client."""
+    """Score the champion and the challenger on deliveries that they have not seen, and say which clients drift."""
     opened = fw.Lifecycle(life)
-    print("\n".join(opened.describe_scores(opened.evaluate())) or f"{life}: nothing to score")
+    lines = [*opened.describe_scores(opened.evaluate()), *opened.describe_drift()]
+    print("\n".join(lines) or f"{life}: nothing to score")
 
 
 @app.command()

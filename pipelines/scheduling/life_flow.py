@@ -21,17 +21,18 @@ if TYPE_CHECKING:
     from fedweave.lifecycle.life import Lifecycle
 
 STEPS = ("refresh", "evaluate", "challenge")
-QUARANTINED = "quarantined, "  # how a line about a delivery begins that was put aside
+NEWS = {"quarantined, ": "Quarantined", "drift in ": "Drifting"}  # beginning of a line -> name of the step's state
 SHOWN = 30  # entries of a table
 
 
 @task(task_run_name="{step}", cache_policy=NO_CACHE, persist_result=False)
 @fail_in_one_line
 def perform_step(step: str, life: str) -> State[None]:
-    """Run `fedweave STEP LIFE`; its lines are the log, and a delivery that was put aside shows in the state."""
+    """Run `fedweave STEP LIFE`; its lines are the log. A delivery that was put aside, or drift, shows in the state."""
     lines = run_command([sys.executable, "-m", "fedweave.pipelines.commands.main", step, life], {})
-    aside = [line for line in lines if line.startswith(QUARANTINED)]
-    return Completed(name="Quarantined", message=aside[-1]) if aside else Completed(message=lines[0] if lines else None)
+    news = [(name, line) for line in lines for start, name in NEWS.items() if line.startswith(start)]
+    name, line = news[-1] if news else ("Completed", lines[0] if lines else None)
+    return Completed(name=name, message=line)
 
 
 @flow(name="life", flow_run_name="{life}")
@@ -64,10 +65,10 @@ def tables(life: "Lifecycle") -> list[tuple[str, list[dict[str, Any]], str]]:
                for one in life.deliveries.ledger.arrivals]  # fmt: skip
     aside: list[dict[str, Any]] = [{"delivery": "quarantined", "when": one.when, "from": one.name, "why": one.reason}
              for one in life.deliveries.quarantined]  # fmt: skip
-    scores = [{"what": line} for line in life.describe_scores(life.record)]
+    scores = [{"what": line} for line in (*life.describe_scores(life.record), *life.describe_drift())]
     events = [{"when": one.when, "what": str(one)} for one in life.roles.events]
     return [
         ("deliveries", [*aside, *reversed(arrived)][:SHOWN], "what arrived"),
-        ("scores", scores[::-1][:SHOWN], "scores of new rows, before any model was trained on them"),
+        ("scores", scores[::-1][:SHOWN], "scores of new rows, before any model was trained on them, and drift"),
         ("roles", events[::-1][:SHOWN], life.describe_test()),
     ]

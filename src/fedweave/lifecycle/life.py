@@ -23,7 +23,8 @@ from fedweave.comparison.plan import plan as make_plan
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, relocate
 from fedweave.lifecycle import life_settings, record, roles
-from fedweave.lifecycle.deliveries import LABELLED, OWN, PART, Arrival, Deliveries, Quarantined, lock
+from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
+from fedweave.lifecycle.drift import Drift, find_drift
 from fedweave.lifecycle.life_settings import LifeSettings
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
@@ -38,6 +39,7 @@ PLACES = {  # argument of `begin` -> its block and name in life.json
     **{name: ("terms", name) for name in ("client", "label", "key", "target", "complete", "shares", "seed")},
     **{name: ("training", name) for name in ("methods", "model", "rounds", "metric", "margin", "train", "columns")},
     **{name: ("challenge", name) for name in ("patience", "per_year", "level")},
+    "drift_level": ("drift", "level"), "least_shift": ("drift", "least_shift"),
 }  # fmt: skip
 
 
@@ -61,7 +63,8 @@ class Lifecycle:
             folder: new or empty.
             settings: source, query, command, encoding: see `fedweave.lifecycle.sources.Source`. client, label, key,
                 target, complete, shares, seed: see `deliveries.Terms`. methods, model, rounds, metric, margin, train,
-                columns: see `life_settings.LifeTraining`. patience, per_year, level: see `ChallengePlan`.
+                columns: see `life_settings.LifeTraining`. patience, per_year, level: see `ChallengePlan`. drift_level,
+                least_shift: see `DriftSettings`.
 
         Raises:
             BadInput: a setting that does not exist or contradicts another one, or a folder with another life.
@@ -165,6 +168,38 @@ class Lifecycle:
             about[CHALLENGER]["against"] = deployed[CHAMPION].version
         entries = record.score(rows, terms.client, terms.label, models)
         record.append(self.folder, [{**about[entry["role"]], **entry} for entry in entries if entry["role"] in due])
+
+    def drift(self, number: int = 0) -> Drift:
+        """How the new rows of a delivery differ from those that the champion was trained on; labels are not needed.
+
+        Args:
+            number: of the delivery; default: the newest.
+
+        Raises:
+            BadInput: there is no champion.
+        """
+        if (champion := self.roles.champion) is None:
+            raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
+        number, terms, training = number or self.newest, self.settings.terms, self.settings.training
+        new = self.deliveries.rows(number)
+        new = new[(new["number"] == number) & (new[CHANGE] == NEW)]
+        hidden = {terms.client, terms.label, *terms.key, *OWN, LABELLED, "number", *training.columns.get("exclude", ())}
+        columns = training.columns.get("features") or [name for name in new if name not in hidden]
+        own = self.record[self.record["version"] == champion.version]
+        before, now = (own[own["delivery"] < number], own[own["delivery"] == number])
+        means = before.groupby("client")["score"].mean()
+        scores = {
+            name: (means[name], score) for name, score in zip(now["client"], now["score"], strict=True) if name in means
+        }
+        known = self.deliveries.rows(champion.version)
+        return find_drift(known, new, terms.client, columns, terms.label, self.settings.drift, scores)
+
+    def describe_drift(self) -> list[str]:
+        """A sentence for each group of clients that drift together in the newest delivery."""
+        if (champion := self.roles.champion) is None or self.newest <= champion.version:
+            return []
+        metric = str(self.load(champion).run.info["metric"])
+        return [f"drift in delivery {self.newest}: {one.describe(metric)}" for one in self.drift().groups]
 
     def challenge(self, progress: bool = False) -> list[RoleEvent]:
         """Decide by the test of the challenger, and train the next one; the first training is the first champion.
@@ -287,7 +322,7 @@ class Lifecycle:
                 own = scores[scores["version"] == one.version]
                 lines.append(f"{role}: {one.method} of version {one.version}, {'' if len(own) else 'not '}scored")
                 lines += self.describe_scores(own)[-1:]
-        return [*lines, self.describe_test(), *(str(one) for one in now.events[-3:])]
+        return [*lines, *self.describe_drift(), self.describe_test(), *(str(one) for one in now.events[-3:])]
 
     def describe_scores(self, scores: "pd.DataFrame") -> list[str]:
         """A line for each delivery and model in a part of the record."""
