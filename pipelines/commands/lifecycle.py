@@ -79,6 +79,14 @@ def refresh(
 
 
 @app.command()
+def evaluate(life: Life) -> None:
+    """Score the champion and the challenger on deliveries that they have not seen, and say which clients drift."""
+    opened = fw.Lifecycle(life)
+    lines = [*opened.describe_scores(opened.evaluate()), *opened.describe_drift()]
+    print("\n".join(lines) or f"{life}: nothing to score")
+
+
+@app.command()
 def challenge(life: Life) -> None:
     """Test the champion and the challenger on rows that neither has seen, decide, and train the next challenger."""
     opened = fw.Lifecycle(life)
@@ -86,12 +94,23 @@ def challenge(life: Life) -> None:
     print("\n".join(map(str, events)) or opened.describe_test())
     if line := delivery_versions.store(opened.folder / "models", opened.folder / ROLES):
         print(line)
+    _record(opened)
 
 
 @app.command()
 def rollback(life: Life) -> None:
     """Make the champion before the present one the champion again."""
-    print(fw.Lifecycle(life).rollback())
+    opened = fw.Lifecycle(life)
+    print(opened.rollback())
+    _record(opened)
+
+
+def _record(life: "fw.Lifecycle") -> None:
+    """Bring MLflow up to date, in the folder of a project."""
+    if Path("dvc.yaml").is_file():
+        from ..mlflow_records import champions  # takes seconds
+
+        champions.try_record(life)
 
 
 @app.command("lifecycle")

@@ -59,16 +59,23 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
     before = (life.folder / ROLES).read_bytes()
     assert len(life.evaluate()) == 12  # the new site has no model yet
     assert not len(life.evaluate())
+    assert life.drift().groups == ()  # the same columns; what they mean has changed
+    week(4).assign(a=lambda t: t["a"] + 4 * (t["site"] == "C")).to_csv(tmp_path / "week-4.csv", index=False)
     [promoted, *_] = life.challenge()
     assert (promoted.event, promoted.model.version) == (PROMOTED, 2)
     assert promoted.reason.startswith("Better: +")
     assert roles.read_roles(life.folder).champion == promoted.model
     (life.folder / ROLES).write_bytes(before)  # a kill before the roles were written
     assert life.challenge()[0].reason == promoted.reason
+    life.refresh()
+    life.evaluate()
+    [line] = life.describe_drift()
+    assert line.startswith("drift in delivery 4: C: a (higher); ")
+    assert "; accuracy −" in line  # the labels do not follow the shifted column
     back = life.rollback()
     assert (back.event, back.model.version) == (BACK, 1)
     assert life.champion.run.folder.parents[1] == life.models(1)
-    assert "champion: fedavg of version 1, accuracy" in "\n".join(life.describe())
+    assert "champion: fedavg of version 1, scored\ndelivery 3: champion of version 1 has" in "\n".join(life.describe())
     federation = life.federation(3)
     assert federation.names == (*SITES, "G")
     assert sum(map(len, federation.partition.train)) == (life.deliveries.rows(3)[PART] == "train").sum()

@@ -1,6 +1,7 @@
 """`fedweave refresh` and its fellows: a life on the command line, in a project of DVC."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from typer.testing import CliRunner
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.commands import lifecycle
+from tools.guides import guide
 
 ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
 BEGIN = ["life", "--source", "week-*.csv", "--client", "site", "--label", "late", "--key", "id", "--method", "local",
@@ -20,6 +22,24 @@ def call(*words: str) -> str:
     if done.exception is not None:
         raise done.exception
     return done.output
+
+
+def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands, in one process: what is late changes, and the models of later rows become the champion."""
+    monkeypatch.chdir(tmp_path)
+    page = guide("docs/lifecycle.md")
+    Path("weeks.py").write_text(page.files["weeks.py"], encoding="utf-8")
+    printed = ""
+    for program, *words in page.commands:
+        if program == "python":
+            monkeypatch.setattr("sys.argv", words)
+            runpy.run_path(words[0])
+        else:
+            printed += call(*words)
+    assert re.findall(r"version (\d) is (?:the|given)( first champion| challenger| champion again| champion)", printed)[
+        :4
+    ] == [("2", " first champion"), ("5", " challenger"), ("5", " champion"), ("7", " challenger")]
+    assert printed.endswith("version 2 is the champion again. It replaces fedavg of version 5 by hand.\n")
 
 
 def test_a_life_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

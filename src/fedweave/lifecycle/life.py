@@ -23,11 +23,12 @@ from fedweave.comparison.plan import plan as make_plan
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, relocate
 from fedweave.lifecycle import life_settings, record, roles
-from fedweave.lifecycle.deliveries import LABELLED, OWN, PART, Arrival, Deliveries, Quarantined, lock
+from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
+from fedweave.lifecycle.drift import Drift, find_drift
 from fedweave.lifecycle.life_settings import LifeSettings
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
-from fedweave.metrics import default_margin, parse_margin
+from fedweave.metrics import default_margin, higher_is_better, parse_margin
 from fedweave.own_data.federation import Federation
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ PLACES = {  # argument of `begin` -> its block and name in life.json
     **{name: ("terms", name) for name in ("client", "label", "key", "target", "complete", "shares", "seed")},
     **{name: ("training", name) for name in ("methods", "model", "rounds", "metric", "margin", "train", "columns")},
     **{name: ("challenge", name) for name in ("patience", "per_year", "level")},
+    "drift_level": ("drift", "level"), "least_shift": ("drift", "least_shift"),
 }  # fmt: skip
 
 
@@ -61,7 +63,8 @@ class Lifecycle:
             folder: new or empty.
             settings: source, query, command, encoding: see `fedweave.lifecycle.sources.Source`. client, label, key,
                 target, complete, shares, seed: see `deliveries.Terms`. methods, model, rounds, metric, margin, train,
-                columns: see `life_settings.LifeTraining`. patience, per_year, level: see `ChallengePlan`.
+                columns: see `life_settings.LifeTraining`. patience, per_year, level: see `ChallengePlan`. drift_level,
+                least_shift: see `DriftSettings`.
 
         Raises:
             BadInput: a setting that does not exist or contradicts another one, or a folder with another life.
@@ -139,29 +142,64 @@ class Lifecycle:
             Busy: another process is at it.
         """
         with lock(self.folder, "roles"):
-            before = len(self.record)
+            now, scored = self.roles, self.record
+            done = {*zip(scored["delivery"], scored["version"], strict=True)}
+            deployed = {role: one for role, one in ((CHAMPION, now.champion), (CHALLENGER, now.challenger)) if one}
+            models = {role: self.load(one) for role, one in deployed.items()}
             for arrival in self.deliveries.ledger.arrivals:
-                self._score(arrival)
-            return self.record.iloc[before:]
+                ready = {role: one for role, one in deployed.items() if one.since < arrival.number}
+                due = {role for role, one in ready.items() if (arrival.number, one.version) not in done}
+                if due and arrival.labelled:
+                    self._score(arrival, ready, {role: models[role] for role in ready}, due)
+            return self.record.iloc[len(scored) :]
 
-    def _score(self, arrival: Arrival) -> None:
-        """Add the scores of one delivery, unless they are there."""
-        now, scored = self.roles, self.record
-        present = {*scored.loc[scored["delivery"] == arrival.number, "version"]}
-        deployed = {role: one for role, one in ((CHAMPION, now.champion), (CHALLENGER, now.challenger)) if one}
-        due = {role for role, one in deployed.items() if one.since < arrival.number and one.version not in present}
-        if not due or not arrival.labelled:
-            return
+    def _score(
+        self, arrival: Arrival, deployed: dict[str, Deployed], models: dict[str, MethodResult], due: set[str]
+    ) -> None:
+        """Add the scores of the roles in `due` on one delivery."""
         terms = self.settings.terms
         rows = self.deliveries.rows(arrival.number)
         rows = rows[rows[LABELLED] == arrival.number].drop(columns=[*OWN, LABELLED, "number"])
-        loaded = {role: self.load(one) for role, one in deployed.items() if one.since < arrival.number}
-        entries = record.score(rows, terms.client, terms.label, loaded)
-        about = {role: {"version": one.version, "method": one.method} for role, one in deployed.items()}
-        if now.champion and now.challenger:
-            about[CHALLENGER]["against"] = now.champion.version
-        date = {"delivery": arrival.number, "date": arrival.when}
-        record.append(self.folder, [{**date, **about[e["role"]], **e} for e in entries if e["role"] in due])
+        about: dict[str, dict[str, Any]] = {
+            role: {"delivery": arrival.number, "date": arrival.when, "version": one.version, "method": one.method}
+            for role, one in deployed.items()
+        }
+        if {*deployed} == {CHAMPION, CHALLENGER}:
+            about[CHALLENGER]["against"] = deployed[CHAMPION].version
+        entries = record.score(rows, terms.client, terms.label, models)
+        record.append(self.folder, [{**about[entry["role"]], **entry} for entry in entries if entry["role"] in due])
+
+    def drift(self, number: int = 0) -> Drift:
+        """How the new rows of a delivery differ from those that the champion was trained on; labels are not needed.
+
+        Args:
+            number: of the delivery; default: the newest.
+
+        Raises:
+            BadInput: there is no champion.
+        """
+        if (champion := self.roles.champion) is None:
+            raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
+        number, terms, training = number or self.newest, self.settings.terms, self.settings.training
+        new = self.deliveries.rows(number)
+        new = new[(new["number"] == number) & (new[CHANGE] == NEW)]
+        hidden = {terms.client, terms.label, *terms.key, *OWN, LABELLED, "number", *training.columns.get("exclude", ())}
+        columns = training.columns.get("features") or [name for name in new if name not in hidden]
+        own = self.record[self.record["version"] == champion.version]
+        before, now = (own[own["delivery"] < number], own[own["delivery"] == number])
+        means = before.groupby("client")["score"].mean()
+        scores = {
+            name: (means[name], score) for name, score in zip(now["client"], now["score"], strict=True) if name in means
+        }
+        known = self.deliveries.rows(champion.version)
+        return find_drift(known, new, terms.client, columns, terms.label, self.settings.drift, scores)
+
+    def describe_drift(self) -> list[str]:
+        """A sentence for each group of clients that drift together in the newest delivery."""
+        if (champion := self.roles.champion) is None or self.newest <= champion.version:
+            return []
+        metric = str(self.load(champion).run.info["metric"])
+        return [f"drift in delivery {self.newest}: {one.describe(metric)}" for one in self.drift().groups]
 
     def challenge(self, progress: bool = False) -> list[RoleEvent]:
         """Decide by the test of the challenger, and train the next one; the first training is the first champion.
@@ -175,29 +213,30 @@ class Lifecycle:
             BadInput: there are no deliveries, or too few labelled rows.
             Busy: another process is at it.
         """
+        newest = self.newest  # a delivery that comes meanwhile is for the next call
         self.evaluate()
         with lock(self.folder, "roles"):
             before = len(self.roles.events)
-            self._decide()
-            now, newest = self.roles, self.newest
+            self._decide(newest)
+            now = self.roles
             if now.champion is None:
                 first = self._train(newest, progress)
                 self._enter(roles.FIRST, "There was none.", first, champion=first)
-            elif now.challenger is None and now.champion.version < newest and self._may_begin(now):
+            elif now.challenger is None and now.champion.version < newest and self._may_begin(now, newest):
                 next_one = self._train(newest, progress)
                 reason = f"Deliveries after {newest} test it against version {now.champion.version}."
                 self._enter(roles.BEGUN, reason, next_one, challenger=next_one)
             return [*self.roles.events[before:]]
 
-    def _may_begin(self, now: Roles) -> bool:
-        return self.settings.challenge.next_start(now.starts, self.newest) <= self.newest
+    def _may_begin(self, now: Roles, newest: int) -> bool:
+        return self.settings.challenge.next_start(now.starts, newest) <= newest
 
-    def _decide(self) -> None:
+    def _decide(self, newest: int) -> None:
         """Move the roles where the test is over."""
         now = self.roles
         if now.challenger is not None:
             metric = self.load(now.challenger).run.info["metric"]
-            decided = roles.decide(now, self.judge(), metric, _now(), self.newest)
+            decided = roles.decide(now, self.judge(), metric, _now(), newest)
             if decided != now:
                 roles.write_roles(self.folder, decided)
 
@@ -211,7 +250,7 @@ class Lifecycle:
         return roles.judge(self.record, now, margin)
 
     def _enter(self, event: str, reason: str, model: Deployed, **changed: Deployed | None) -> None:
-        entry = RoleEvent(_now(), self.newest, event, reason, model)
+        entry = RoleEvent(_now(), model.since, event, reason, model)
         roles.write_roles(self.folder, self.roles.add(entry, **changed))
 
     def rollback(self) -> RoleEvent:
@@ -222,7 +261,9 @@ class Lifecycle:
             Busy: another process is at it.
         """
         with lock(self.folder, "roles"):
-            roles.write_roles(self.folder, roles.roll_back(self.roles, _now(), self.newest))
+            scored = self.record["delivery"].max()  # later ones test the champion that comes back
+            last = self.newest if math.isnan(scored) else int(scored)
+            roles.write_roles(self.folder, roles.roll_back(self.roles, _now(), last))
             return self.roles.events[-1]
 
     def federation(self, version: int) -> Federation:
@@ -279,8 +320,19 @@ class Lifecycle:
         for role, one in ((CHAMPION, now.champion), (CHALLENGER, now.challenger)):
             if one is not None:
                 own = scores[scores["version"] == one.version]
-                lines.append(f"{role}: {one.method} of version {one.version}{_last_score(own)}")
-        return [*lines, self.describe_test(), *(str(one) for one in now.events[-3:])]
+                lines.append(f"{role}: {one.method} of version {one.version}, {'' if len(own) else 'not '}scored")
+                lines += self.describe_scores(own)[-1:]
+        return [*lines, *self.describe_drift(), self.describe_test(), *(str(one) for one in now.events[-3:])]
+
+    def describe_scores(self, scores: "pd.DataFrame") -> list[str]:
+        """A line for each delivery and model in a part of the record."""
+        lines = []
+        for (number, role, version), rows in scores.groupby(["delivery", "role", "version"], sort=True):
+            metric = str(rows["metric"].iloc[0])
+            mean, worst = (results.format_score(float(one), math.nan, metric) for one in _mean_and_worst(rows, metric))
+            over = f"over {format_count(len(rows), 'client')}, worst {worst}"
+            lines.append(f"delivery {number}: {role} of version {version} has {metric} {mean} {over}")
+        return lines
 
     def describe_test(self) -> str:
         """How the test of the challenger stands."""
@@ -293,14 +345,10 @@ class Lifecycle:
         return f"There is no challenger; the next one can begin with delivery {start}."
 
 
-def _last_score(own: "pd.DataFrame") -> str:
-    """The mean score of the last delivery that was scored."""
-    if not len(own):
-        return ", not scored yet"
-    last = own[own["delivery"] == own["delivery"].max()]
-    metric, number = str(last["metric"].iloc[0]), int(last["delivery"].iloc[0])
-    mean = results.format_score(float(last["score"].mean()), math.nan, metric)
-    return f", {metric} {mean} over {format_count(len(last), 'client')} in delivery {number}"
+def _mean_and_worst(rows: "pd.DataFrame", metric: str) -> tuple[float, float]:
+    """The mean score of the clients, and that of the worst one."""
+    scores = rows["score"]
+    return scores.mean(), scores.min() if higher_is_better(metric) else scores.max()
 
 
 def _as_label(values: "pd.Series[Any]", target: str) -> "pd.Series[Any]":

@@ -9,6 +9,7 @@ from typing import Any
 from fedweave.errors import BadInput
 from fedweave.files.atomic import read, write_atomic
 from fedweave.lifecycle.deliveries import Terms
+from fedweave.lifecycle.drift import DriftSettings
 from fedweave.lifecycle.sources import Source
 from fedweave.results.sequential import ChallengePlan
 from fedweave.study.config import construct
@@ -39,12 +40,13 @@ class LifeTraining:
 
 @dataclass(frozen=True)
 class LifeSettings:
-    """All settings: where rows come from, what they mean, how models are trained, how long a challenger is tested."""
+    """All settings: the source, what its rows mean, how models are trained and challenged, and when a client drifts."""
 
     source: Source
     terms: Terms
     training: LifeTraining
     challenge: ChallengePlan
+    drift: DriftSettings
 
     @classmethod
     def parse(cls, blocks: Mapping[str, Any], where: str) -> "LifeSettings":
@@ -53,7 +55,8 @@ class LifeSettings:
         Raises:
             BadInput: an unknown block or setting, or a value of another type.
         """
-        kinds: dict[str, Any] = {"source": Source, "terms": Terms, "training": LifeTraining, "challenge": ChallengePlan}
+        kinds: dict[str, Any] = {"source": Source, "terms": Terms, "training": LifeTraining, "challenge": ChallengePlan,
+                                 "drift": DriftSettings}  # fmt: skip
         if unknown := {*blocks} - {*kinds}:
             raise BadInput(f"{where}{min(unknown)}", f"is unknown; blocks: {', '.join(kinds)}")
         return cls(**{name: construct(kind, blocks.get(name, {}), f"{where}{name}") for name, kind in kinds.items()})
