@@ -19,6 +19,7 @@ from . import (
     cluster,
     federate,
     importing,
+    lifecycle,
     listing,
     own_data,
     projects,
@@ -43,6 +44,7 @@ app.add_typer(federate.app, name="federate")
 app.add_typer(records.app)
 app.add_typer(own_data.app)
 app.add_typer(recommend.app)
+app.add_typer(lifecycle.app)
 app.add_typer(servers.app)
 app.command()(single_run.run)
 app.command("import")(importing.import_)

@@ -51,12 +51,12 @@ def log_models(
     """
     leaders = {board["run"].iloc[0] for _, board in tables.board.groupby("task", sort=False)}
     models = {
-        run.name: _update_model(store, run, logged[run.name], copy_all or run.name in leaders) for run in study.all_runs
+        run.name: update_model(store, run, logged[run.name], copy_all or run.name in leaders) for run in study.all_runs
     }
     return {name: model for name, model in models.items() if model is not None}
 
 
-def _update_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
+def update_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
     """The id of the model of a run, logged anew where its files are lost or are to be copied; None: it has no model."""
     stored = _find_model(store, run_id)
     if stored is not None and not stamp.is_lost(stored.artifact_location) and not (copy and LOCATION in stored.tags):
@@ -155,7 +155,7 @@ def register_best_models(
             text = verdicts.verdict(study, tables, str(task))
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
             if (owner := _other_owner(store, name, study.name, str(task))) is None:
-                _set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)
+                set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)
             else:
                 refusals.append(
                     f"models:/{name}: is the model of {owner}, so that task {task!r} of study {study.name!r} has none; "
@@ -188,8 +188,10 @@ def _find_model(store: Store, run_id: str) -> LoggedModel | None:
     return ready
 
 
-def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, description: str) -> None:
-    """Register `model` as a version of `name`, once, and set the alias to it."""
+def set_alias(
+    store: Store, name: str, model: str, run_id: str, method: str, description: str, alias: str = ALIAS
+) -> int:
+    """Register `model` as a version of `name`, once, and set the alias to it; returns the version's number."""
     try:
         store.client.create_registered_model(name)
     except MlflowException as error:
@@ -203,5 +205,6 @@ def _set_alias(store: Store, name: str, model: str, run_id: str, method: str, de
         store.client.set_model_version_tag(name, version.version, "method", method)
     if version.description != description:
         store.client.update_model_version(name, version.version, description)
-    if ALIAS not in version.aliases:
-        store.client.set_registered_model_alias(name, ALIAS, version.version)
+    if alias not in version.aliases:
+        store.client.set_registered_model_alias(name, alias, version.version)
+    return int(version.version)

@@ -92,7 +92,7 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
             artifact cannot be written; or, when all else is done, the name of a registered model belongs to another
             study.
     """
-    with _lock():
+    with locked():
         digest, study = stamp.results_digest(Path(folder)), results.load_study(folder)
         _check_folder(study)
         with database.disk_errors(uri or mlflow.get_tracking_uri(), study.name):
@@ -138,7 +138,7 @@ def log_run(folder: Path | str, uri: str | None = None) -> str:
 
 
 @contextmanager
-def _lock() -> Iterator[None]:
+def locked() -> Iterator[None]:
     """Allow one synchronisation at a time: two would log everything twice."""
     STATE.mkdir(parents=True, exist_ok=True)
     with (STATE / "mlflow.lock").open("w") as lock:

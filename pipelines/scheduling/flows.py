@@ -48,7 +48,7 @@ def _round_progress(stage: str) -> RoundProgress:
     return RoundProgress(stage, len(read_yaml(PARAMS).get("seeds") or [0]))
 
 
-def _run_command(command: Sequence[str], env: Mapping[str, str], rounds: RoundProgress | None = None) -> list[str]:
+def run_command(command: Sequence[str], env: Mapping[str, str], rounds: RoundProgress | None = None) -> list[str]:
     """Run `command` and log its lines as they come, which also move the bar of `rounds`; returns the last ones."""
     logger, last_lines = get_run_logger(), deque[str](maxlen=20)
     children = host.current_resources().children
@@ -93,7 +93,7 @@ def run_stage(stage: str, gpu: bool = False, command: Sequence[str] = ()) -> Sta
         if env:
             get_run_logger().info("on GPU %s", *env.values())
         dvc = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "-s", stage]
-        last_lines = _run_command(command or dvc, env, _round_progress(stage))
+        last_lines = run_command(command or dvc, env, _round_progress(stage))
     outcomes = (name for words, name in NOT_RUN.items() if any(words in line for line in last_lines))
     return Completed(name=next(outcomes, "Completed"))
 
@@ -127,7 +127,7 @@ def run_on_ray(stage: str, share: float = 0.0, retries: int = 0) -> None:
 @fail_in_one_line
 def use_study(study: str) -> None:
     """Write a study of the catalogue into params.yaml."""
-    _run_command([sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
+    run_command([sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study], {})
 
 
 def _stage_task(stage: StaleStage, retries: int, where: Place, share: float) -> tuple[Task[..., Any], dict[str, Any]]:

@@ -22,7 +22,7 @@ from . import gpus, notifications, pool_names, pool_owner
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-WRITER, STAGES, NIGHTLY = "writer", "stages", "nightly"
+WRITER, STAGES, NIGHTLY, LIFE = "writer", "stages", "nightly", "life.json"
 HEARTBEAT = 30  # seconds between two signs of life of a run
 LOST = "no sign of life for {} seconds: its worker was lost"
 Role = Literal["both", "writer", "stages"]
@@ -48,6 +48,9 @@ def deploy(
     schedule: Annotated[
         str, typer.Option(help='when the deployment "nightly" is due, as a line of cron in UTC, such as "0 2 * * *"')
     ] = "",
+    life: Annotated[
+        str, typer.Option(help="folder of a life: a deployment that refreshes it, which --schedule is for then")
+    ] = "",
     pool: Pool = "",
 ) -> None:
     """Register this project at the Prefect server: its pool and queues, their limits, the deployments of prefect.yaml,
@@ -60,7 +63,7 @@ def deploy(
         _check_schedule(schedule)
     os.environ["PREFECT_API_URL"] = _server_address()
     os.environ.pop(PROJECT_VARIABLE, None)  # so that the deployments keep the variable itself, and not its value here
-    content = deployments(pool, schedule)
+    content = deployments(pool, schedule, life)
     register(slots, pool)
     _deploy(content)
     if webhook:
@@ -84,7 +87,7 @@ def _check_schedule(cron: str) -> None:
         raise BadInput("--schedule", f"{cron!r} is not a line of cron; {way}") from error
 
 
-def deployments(pool: str, schedule: str = "") -> dict[str, Any]:
+def deployments(pool: str, schedule: str = "", life: str = "") -> dict[str, Any]:
     """The content of prefect.yaml, with the names and the tag of its deployments in `pool`.
 
     The UI shows the tag with every run, and the automations select runs by it.
@@ -92,16 +95,20 @@ def deployments(pool: str, schedule: str = "") -> dict[str, Any]:
     Args:
         pool: the pool of the project.
         schedule: when the deployment "nightly" is due; empty: as prefect.yaml says, which is never.
+        life: folder of a life, whose deployment is added; the schedule is for it.
 
     Raises:
-        BadInput: prefect.yaml is missing, or has no deployments, or none that is called "nightly" for the schedule.
+        BadInput: prefect.yaml is missing, or has no deployments, or none that is called "nightly" for the schedule; or
+            there is no life in the folder.
     """
     from fedweave.study.config import read_yaml
 
     content: dict[str, Any] = read_yaml(Path("prefect.yaml"))
     if not content.get("deployments"):
         raise BadInput("prefect.yaml: deployments: there are none; move the file away, then: fedweave init .")
-    if schedule:
+    if life:
+        content["deployments"].append(_deployment_of(life, schedule))
+    elif schedule:
         nightly = next((entry for entry in content["deployments"] if entry["name"] == NIGHTLY), None)
         if nightly is None:
             raise BadInput("--schedule", f"prefect.yaml has no deployment {NIGHTLY!r}; add it, or leave --schedule out")
@@ -113,6 +120,27 @@ def deployments(pool: str, schedule: str = "") -> dict[str, Any]:
         if work_pool.get("name") == pool_names.DEFAULT:
             entry["work_pool"] = {**work_pool, "name": pool}
     return content
+
+
+def _deployment_of(life: str, schedule: str) -> dict[str, Any]:
+    """The deployment of a life, of which one run works at a time; without a schedule it is started by hand.
+
+    Raises:
+        BadInput: there is no life in the folder.
+    """
+    folder = Path(life)
+    if folder.is_absolute() or not (folder / LIFE).is_file():
+        raise BadInput("--life", f"{life!r} is no life in this project; begin it: fedweave refresh {life} --source ...")
+    return {
+        "name": "-".join(["life", *folder.parts]),
+        "description": f"{folder}: what is new is taken, scored, and the champion is challenged",
+        "entrypoint": "fedweave.pipelines.scheduling.life_flow.night",
+        "parameters": {"life": str(folder)},
+        "schedules": [{"cron": schedule, "timezone": "UTC", "active": True}] if schedule else [],
+        "concurrency_limit": 1,
+        "tags": ["fedweave", "life", pool_names.DEFAULT],
+        "work_pool": {"name": pool_names.DEFAULT, "work_queue_name": WRITER},
+    }
 
 
 def _deploy(content: dict[str, Any]) -> None:

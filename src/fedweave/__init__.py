@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedweave.engine.protocol import Method
     from fedweave.engine.registry import method
     from fedweave.errors import BadInput, Diverged
+    from fedweave.lifecycle.life import Lifecycle
     from fedweave.metrics import Metric, metric
     from fedweave.models.registry import model
     from fedweave.own_data.federation import Federation
@@ -41,6 +42,7 @@ _SOURCES: dict[str, tuple[str, ...]] = {
     "load": ("fedweave.comparison.compare",),
     "Comparison": ("fedweave.comparison.comparison",),
     "MethodResult": ("fedweave.comparison.method_result",),
+    "Lifecycle": ("fedweave.lifecycle.life",),
     "Federation": ("fedweave.own_data.federation",),
     "Recommendation": ("fedweave.recommendation.result",),
     "recommend": ("fedweave.recommendation.recommend",),
@@ -62,6 +64,7 @@ __all__ = [
     "Comparison",
     "Diverged",
     "Federation",
+    "Lifecycle",
     "Method",
     "MethodResult",
     "Metric",

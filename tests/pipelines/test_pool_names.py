@@ -1,5 +1,6 @@
 """Names of pools and deployments, without a server."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,23 @@ def test_a_named_pool_is_in_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
         ]  # messages are selected by the tag, so it must not be that of another project
         assert b["work_pool"] == {**a["work_pool"], "name": "vision"}
         assert {**a, **{key: b[key] for key in ("name", "tags", "work_pool")}} == b
+
+
+def test_a_life_has_a_deployment_only_where_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule is for it then; the folder must be that of a life in the project."""
+    monkeypatch.chdir(tmp_path)
+    Path("prefect.yaml").write_bytes((ROOT / "prefect.yaml").read_bytes())
+    Path("lives", "flights").mkdir(parents=True)
+    with pytest.raises(BadInput, match=r"--life: 'lives/flights' is no life in this project"):
+        workers.deployments("vision", life="lives/flights")
+    Path("lives", "flights", "life.json").touch()
+    *others, night = workers.deployments("vision", "0 2 * * *", "lives/flights")["deployments"]
+    assert others == workers.deployments("vision")["deployments"]
+    assert (night["name"], night["parameters"]) == ("life-lives-flights-vision", {"life": "lives/flights"})
+    assert night["schedules"] == [{"cron": "0 2 * * *", "timezone": "UTC", "active": True}]
+    assert night["work_pool"] == {"name": "vision", "work_queue_name": "writer"}
+    module, _, name = night["entrypoint"].rpartition(".")
+    assert f"def {name}(life: str)" in Path(str(getattr(find_spec(module), "origin", ""))).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("text", [None, "{}\n", "name: a\ndeployments: []\n"])

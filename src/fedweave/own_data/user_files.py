@@ -36,6 +36,7 @@ def read_table(
     names: Collection[str] = (),
     encoding: str = "",
     labels: Collection[str] = (),
+    typed: bool = True,
 ) -> "pd.DataFrame":
     """A table: as it is, or read from a CSV, TSV or Parquet file (CSV also compressed, such as .csv.gz).
 
@@ -46,6 +47,7 @@ def read_table(
         names: columns of names, such as that of clients, whose texts in a CSV file are never read as numbers.
         encoding: of a CSV or TSV file, as Python names it; default: UTF-8.
         labels: columns of names or numbers: names where a text is a code such as "007".
+        typed: whether names become numbers where all are written as these would be.
 
     Raises:
         BadInput: the file is missing, damaged, empty or of another kind.
@@ -54,7 +56,7 @@ def read_table(
 
     if isinstance(source, pd.DataFrame):
         return source
-    return _type_texts(_read_file(source, columns, {*names}, {*labels}, encoding), names, labels)
+    return _type_texts(_read_file(source, columns, {*names}, {*labels}, encoding), names if typed else (), labels)
 
 
 def _type_texts(table: "pd.DataFrame", names: Collection[str], labels: Collection[str]) -> "pd.DataFrame":

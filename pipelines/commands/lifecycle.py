@@ -1,0 +1,119 @@
+"""`fedweave refresh`, `challenge`, `rollback` and `lifecycle`: new rows, and which models are deployed on them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import fedweave as fw
+from fedweave.errors import BadInput, relocate
+from fedweave.lifecycle import LEDGER, ROLES
+
+from .. import delivery_versions
+from . import data_options as opt
+from . import own_data
+
+app = typer.Typer()
+Life = Annotated[Path, typer.Argument(help="folder of the life: its deliveries, models and record")]
+OPTIONS = {"per_year": "per-year", "methods": "method", "train": "set", "columns": "features"}  # where they differ
+
+
+@app.command()
+def refresh(
+    life: Life,
+    source: Annotated[str, typer.Option(help="files, such as 'flights/*.csv', or the address of a database")] = "",
+    query: Annotated[str, typer.Option(help="SQL, of a database")] = "",
+    command: Annotated[str, typer.Option(help="a command that prints CSV or Parquet, in place of --source")] = "",
+    client: Annotated[str, typer.Option(help="column with the client of a row")] = "",
+    label: Annotated[str, typer.Option(help="column to predict; it may be empty until a correction brings it")] = "",
+    key: Annotated[
+        str, typer.Option(help="columns that name a row, with commas; later rows correct earlier ones")
+    ] = "",
+    complete: Annotated[bool, typer.Option("--complete", help="a row that the source has no more was deleted")] = False,
+    target: Annotated[
+        str, typer.Option(help="classes or numbers; default: numbers where the label has a fraction")
+    ] = "",
+    features: Annotated[str, typer.Option(help="columns that models see, with commas; default: all others")] = "",
+    exclude: Annotated[str, typer.Option(help="columns that models do not see, with commas")] = "",
+    method: Annotated[str, typer.Option(help="method; of several, with commas, the best by validation")] = "",
+    model: Annotated[str, typer.Option(help="client model")] = "",
+    rounds: Annotated[int, typer.Option(help="rounds of a training; default: 50", show_default=False)] = 0,
+    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
+    margin: own_data.Margin = "",
+    patience: Annotated[
+        int, typer.Option(help="deliveries after which a challenger is given up; default: 30", show_default=False)
+    ] = 0,
+    per_year: Annotated[int, typer.Option(help="deliveries of a year; default: 365", show_default=False)] = 0,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, model.hidden=32")
+    ] = None,
+    encoding: opt.Encoding = "",
+    accept: Annotated[
+        list[str] | None, typer.Option(help="a file in quarantine whose values are right; repeat for more")
+    ] = None,
+) -> None:
+    """Take what is new in a source as a delivery; the first call begins a life, later ones need the folder alone.
+
+    Example: fedweave refresh life/ --source 'flights/*.csv' --client airport --label late --key id
+    """
+    chosen = own_data.split_settings(settings or [], metric)
+    if chosen.methods or chosen.evaluate:
+        raise BadInput("--set: a life takes settings of the training and the model, such as lr=0.1 or model.hidden=32")
+    columns = {"features": opt.split_names(features, "--features"), "exclude": opt.split_names(exclude, "--exclude")}
+    training = {name: value for name, value in chosen.train.items() if name != "metric"}
+    given: dict[str, Any] = {
+        "source": source, "query": query, "command": command, "encoding": encoding, "client": client, "label": label,
+        "key": opt.split_names(key, "--key"), "complete": complete, "target": target,
+        "methods": opt.split_words(method), "rounds": rounds, "metric": metric, "patience": patience,
+        "per_year": per_year, "margin": own_data.read_margin(margin), "train": training,
+        "columns": {name: value for name, value in columns.items() if value},
+        "model": {"name": model or "mlp", **chosen.model} if model or chosen.model else None,
+    }  # fmt: skip
+    given = {name: value for name, value in given.items() if value}
+    with relocate({name: f"--{OPTIONS.get(name, name)}" for name in given} | {"methods": "--method"}):
+        opened = fw.Lifecycle.begin(life, **given) if given else fw.Lifecycle(life)
+    outcomes = opened.refresh(accept or ())
+    print("\n".join(map(str, outcomes)) or f"{life}: nothing new")
+    if line := delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER):
+        print(line)
+
+
+@app.command()
+def evaluate(life: Life) -> None:
+    """Score the champion and the challenger on deliveries that they have not seen, and say which clients drift."""
+    opened = fw.Lifecycle(life)
+    lines = [*opened.describe_scores(opened.evaluate()), *opened.describe_drift()]
+    print("\n".join(lines) or f"{life}: nothing to score")
+
+
+@app.command()
+def challenge(life: Life) -> None:
+    """Test the champion and the challenger on rows that neither has seen, decide, and train the next challenger."""
+    opened = fw.Lifecycle(life)
+    events = opened.challenge(progress=True)
+    print("\n".join(map(str, events)) or opened.describe_test())
+    if line := delivery_versions.store(opened.folder / "models", opened.folder / ROLES):
+        print(line)
+    _record(opened)
+
+
+@app.command()
+def rollback(life: Life) -> None:
+    """Make the champion before the present one the champion again."""
+    opened = fw.Lifecycle(life)
+    print(opened.rollback())
+    _record(opened)
+
+
+def _record(life: "fw.Lifecycle") -> None:
+    """Bring MLflow up to date, in the folder of a project."""
+    if Path("dvc.yaml").is_file():
+        from ..mlflow_records import champions  # takes seconds
+
+        champions.try_record(life)
+
+
+@app.command("lifecycle")
+def show(life: Life) -> None:
+    """What has arrived, what is in quarantine, how good champion and challenger are, and what happened last."""
+    print("\n".join(fw.Lifecycle(life).describe()))

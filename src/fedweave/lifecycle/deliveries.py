@@ -1,0 +1,489 @@
+"""The rows of a source as deliveries: a folder of immutable files and one ledger, which only grow.
+
+A delivery is written in two steps: its file, then the ledger that names it. A kill between them leaves a file that no
+ledger names, which the next call replaces. So no row is lost, and none counts twice.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedweave.data.partitions.splits import PARTS
+from fedweave.errors import BadInput, Busy, format_count
+from fedweave.files.atomic import atomic_path, check_writable, read, remove_temporary_files, try_lock, write_atomic
+from fedweave.lifecycle import LEDGER
+from fedweave.lifecycle.schema import Schema
+from fedweave.lifecycle.sources import Reading
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ID, ROW, CHANGE, PART = "fedweave_id", "fedweave_row", "fedweave_change", "fedweave_part"
+OWN = (ID, ROW, CHANGE, PART)
+LABELLED = "fedweave_labelled"  # number of the delivery in which a row got its label
+NEW, CORRECTION, DELETION = "new", "correction", "deletion"
+MOST_DELETED = 0.5  # share of all rows that a complete source may leave out
+SHOWN = 3  # names in a note
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a source's rows mean; it does not change while a source is followed.
+
+    Attributes:
+        client, label: names of columns.
+        key: columns that name a row, so that it can be corrected; without them a row is all its values.
+        target: "classes", "numbers" or empty, see `Schema.of`.
+        complete: a reading has all rows, so that one that is not in it was deleted.
+        shares: of the rows of each part.
+        seed: of the draw of parts.
+    """
+
+    client: str
+    label: str
+    key: tuple[str, ...] = ()
+    target: str = ""
+    complete: bool = False
+    shares: tuple[float, float, float] = (0.7, 0.15, 0.15)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One delivery.
+
+    Attributes:
+        number: 1 for the first.
+        file, digest: its file beside the ledger, and the digest of that file.
+        source, reading: name and digest of what was read.
+        when: in UTC.
+        rows: that the reading had.
+        new, corrections, deletions: rows of each kind of change.
+        labelled: rows that have had no label before, and have one now.
+        joined: clients that are new.
+        absent: clients of the delivery before that have no row in this one.
+        notes: what was suspicious and was accepted.
+    """
+
+    number: int
+    file: str
+    digest: str
+    source: str
+    reading: str
+    when: str
+    rows: int
+    new: int
+    corrections: int
+    deletions: int
+    labelled: int
+    joined: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [(self.new, "new row"), (self.corrections, "correction"), (self.deletions, "deletion")]
+        changes = ", ".join(format_count(count, noun) for count, noun in parts if count)
+        joined, absent = (_names(word, names) for word, names in (("new", self.joined), ("without rows", self.absent)))
+        return "; ".join([f"delivery {self.number}, {self.source}: {changes}", *joined, *absent, *self.notes])
+
+
+def _names(word: str, names: Sequence[str]) -> list[str]:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return [f"clients {word}: {', '.join(names[:SHOWN])}{more}"] if names else []
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A reading that was put aside.
+
+    Attributes:
+        name, digest: of the reading.
+        when: in UTC.
+        reason: one line.
+        file: the copy of its content.
+    """
+
+    name: str
+    digest: str
+    when: str
+    reason: str
+    file: str
+
+    def __str__(self) -> str:
+        return f"quarantined, {self.name}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """What the deliveries are.
+
+    Attributes:
+        schema: of the next one; None before the first.
+        arrivals: in their order.
+        seen: digests of readings that need not be read again.
+        has_past: whether the first call, which takes all there is, has come to its end.
+    """
+
+    schema: Schema | None = None
+    arrivals: tuple[Arrival, ...] = ()
+    seen: tuple[str, ...] = ()
+    has_past: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> "Ledger":
+        """A ledger from its file."""
+        content = json.loads(text)
+        lists = ("joined", "absent", "notes")
+        arrivals = (Arrival(**{**entry, **{name: (*entry[name],) for name in lists}}) for entry in content["arrivals"])
+        schema = content["schema"] and Schema.parse(content["schema"])
+        return cls(schema, tuple(arrivals), (*content["seen"],), content["has_past"])
+
+
+@contextmanager
+def lock(folder: Path, part: str) -> Iterator[None]:
+    """The context of one process that writes a part of a life.
+
+    Raises:
+        Busy: another one is at it.
+    """
+    check_writable(folder)
+    with (folder / f".{part}.lock").open("a") as file:
+        if not try_lock(file):
+            raise Busy(f"{folder}: another process writes its {part}; try again when it has ended")
+        yield
+
+
+@dataclass(frozen=True)
+class Deliveries:
+    """The deliveries in a folder.
+
+    Attributes:
+        folder: `deliveries/` has the ledger and the files, `quarantine/` what was put aside.
+        terms: what the rows mean.
+    """
+
+    folder: Path
+    terms: Terms
+    _index: dict[str, "pd.DataFrame"] = field(
+        default_factory=dict, repr=False, compare=False
+    )  # read once: file -> rows
+
+    @property
+    def place(self) -> Path:
+        """The folder of the ledger."""
+        return self.folder / "deliveries"
+
+    @property
+    def ledger(self) -> Ledger:
+        """As its file has it.
+
+        Raises:
+            BadInput: the file is damaged.
+        """
+        if not (self.place / LEDGER).is_file():
+            return Ledger()
+        return read(self.place / LEDGER, lambda file: Ledger.parse(file.read_text(encoding="utf-8")), _RESTORE)
+
+    @property
+    def quarantined(self) -> tuple[Quarantined, ...]:
+        """What was put aside and not accepted since, in the order of time."""
+        files = (self.folder / "quarantine").glob("*.json")
+        found = [
+            read(file, lambda f: Quarantined(**json.loads(f.read_text(encoding="utf-8"))), _REMOVE) for file in files
+        ]
+        return tuple(sorted(found, key=lambda entry: (entry.when, entry.name)))
+
+    def take(
+        self, readings: Iterator[Reading], encoding: str = "", accept: Sequence[str] = ()
+    ) -> Iterator[Arrival | Quarantined]:
+        """Take what is new in each reading; one that was taken or put aside before is passed over.
+
+        The first call takes all there is as the past, whatever its range.
+
+        Args:
+            readings: of a source, in their order.
+            encoding: of CSV and TSV.
+            accept: names or beginnings of digests of readings whose suspicious values are right.
+
+        Raises:
+            BadInput: the first reading is damaged, or the ledger is.
+            Busy: another process is taking deliveries.
+        """
+        import pandas as pd
+
+        with lock(self.folder, "deliveries"):
+            for place in (self.place, self.folder / "quarantine"):
+                remove_temporary_files(place)
+            self._check_terms()
+            is_past = not self.ledger.has_past
+            aside = {entry.digest: entry for entry in self.quarantined}
+            for reading in readings:
+                ledger, is_accepted = self.ledger, any(_is_named(reading, name) for name in accept)
+                if reading.digest in ledger.seen or (reading.digest in aside and not is_accepted):
+                    continue
+                try:
+                    table = self._load(ledger, reading, encoding)
+                    if isinstance(table, pd.DataFrame):
+                        outcome = self._enter(ledger, reading, table, is_past or is_accepted)
+                except BadInput as error:
+                    if ledger.schema is None:
+                        raise
+                    outcome = self._put_aside(reading, str(error))
+                if isinstance(outcome, Arrival):
+                    self._forget(aside.get(reading.digest))
+                if outcome is not None:
+                    yield outcome
+            if is_past and self.ledger.arrivals:
+                self._write(replace(self.ledger, has_past=True))
+
+    def _check_terms(self) -> None:
+        """Refuse other terms than those of the rows that are here."""
+        schema, terms = self.ledger.schema, self.terms
+        for name in ("client", "label", "key"):
+            if schema is not None and getattr(schema, name) != getattr(terms, name):
+                was = getattr(schema, name)
+                raise BadInput(name, f"{getattr(terms, name)!r}, but the deliveries have {was!r}; begin another folder")
+
+    def _load(self, ledger: Ledger, reading: Reading, encoding: str) -> "pd.DataFrame":
+        """The rows of a reading as its source has them."""
+        terms = self.terms
+        if ledger.schema is None:
+            return reading.load((terms.client, *terms.key), (terms.label,), encoding)
+        return reading.load(ledger.schema.names, (), encoding)
+
+    def _enter(
+        self, ledger: Ledger, reading: Reading, table: "pd.DataFrame", is_right: bool
+    ) -> "Arrival | Quarantined | None":
+        """Write what is new in conformed rows as the next delivery."""
+        terms = self.terms
+        if (own := next((name for name in (*OWN, LABELLED) if name in table), None)) is not None:
+            raise BadInput(f"column {own!r} has a name of fedweave's own; rename it")
+        schema = ledger.schema or Schema.of(table, terms.client, terms.label, terms.key, terms.target)
+        table, schema = schema.conform(table)
+        state = self.state()
+        named = _identify(table, schema)
+        changed, gone = self._compare(named, state, reading)
+        problems = [*schema.find_problems(table), *self._find_losses(reading, named, state, gone)] if len(table) else []
+        known = {*state.loc[state[CHANGE] != DELETION, terms.client]}
+        if known and len(changed) and not known & {*table[terms.client]}:
+            problems.append(f"none of its clients is known, such as {table[terms.client].iloc[0]!r}")
+        if problems and not is_right:
+            return self._put_aside(reading, f"{problems[0]}; if this is right, accept it")
+        if not len(changed) and not len(gone):
+            self._write(replace(ledger, seen=(*ledger.seen, reading.digest)))
+            return None
+        changed = self._add_parts(changed, state)
+        notes = problems if ledger.schema else ()
+        return self._store(ledger, reading, schema, len(table), changed, gone, state, notes)
+
+    def _compare(
+        self, named: "pd.DataFrame", state: "pd.DataFrame", reading: Reading
+    ) -> "tuple[pd.DataFrame, pd.DataFrame]":
+        """(rows that are new or corrected, with their kind of change; rows that were deleted)."""
+        alive = state[state[CHANGE] != DELETION].set_index(ID)[ROW]
+        if reading.is_file:  # an old file that is read again corrects nothing
+            earlier = {*zip(*(self._all()[name] for name in (ID, ROW)), strict=True)}
+            known = [pair in earlier for pair in zip(named[ID], named[ROW], strict=True)]
+        else:
+            known = (named[ID].map(alive) == named[ROW]).tolist()
+        changed = named[[not one for one in known]]
+        kinds = changed[ID].isin(alive.index).map({True: CORRECTION, False: NEW})
+        gone = state[(state[CHANGE] != DELETION) & ~state[ID].isin(named[ID])] if self.terms.complete else state[:0]
+        return changed.assign(**{CHANGE: kinds.astype("str")}), gone
+
+    def _find_losses(
+        self, reading: Reading, named: "pd.DataFrame", state: "pd.DataFrame", gone: "pd.DataFrame"
+    ) -> Iterator[str]:
+        """Rows that a complete source, or a file of the same name without a key, has lost."""
+        alive = int((state[CHANGE] != DELETION).sum())
+        if len(gone) > MOST_DELETED * max(alive, 1):
+            yield f"{len(gone)} of {format_count(alive, 'row')} would be deleted"
+        if reading.is_file and not self.terms.key:
+            numbers = {one.number for one in self.ledger.arrivals if one.source == reading.name}
+            earlier = self._all()
+            earlier = earlier[earlier["number"].isin(numbers)]
+            lost = int((~earlier[ID].isin(named[ID])).sum())
+            if 0 < lost < len(earlier):  # a file without any of its rows was replaced by the next one
+                yield f"{format_count(lost, 'row')} of delivery {max(numbers)} changed in it, and rows have no key"
+
+    def _add_parts(self, changed: "pd.DataFrame", state: "pd.DataFrame") -> "pd.DataFrame":
+        """Rows with their part, which a row keeps for ever; the first rows of a client go to one part each."""
+        import pandas as pd
+
+        kept = changed[ID].map(state.set_index(ID)[PART])
+        drawn = changed[ID].map(self._draw).where(kept.isna(), kept).astype("str")
+        taken = {str(name): {*parts} for name, parts in state.groupby(self.terms.client)[PART]}
+        parts = []
+        for client, part, is_old in zip(changed[self.terms.client], drawn, kept.notna(), strict=True):
+            missing = [one for one in PARTS if one not in taken.setdefault(client, set())]
+            parts.append(part if is_old or not missing else missing[0])
+            taken[client].add(parts[-1])
+        return changed.assign(**{PART: pd.Series(parts, index=changed.index, dtype="str")})
+
+    def _draw(self, row: str) -> str:
+        """A part by the shares, as a function of the row's name and the seed."""
+        draw = int.from_bytes(hashlib.blake2b(f"{self.terms.seed} {row}".encode(), digest_size=8).digest()) / 2**64
+        train, val, _ = self.terms.shares
+        return PARTS[0] if draw < train else PARTS[1] if draw < train + val else PARTS[2]
+
+    def _store(
+        self, ledger: Ledger, reading: Reading, schema: Schema, rows: int, changed: "pd.DataFrame",
+        gone: "pd.DataFrame", state: "pd.DataFrame", notes: Sequence[str],
+    ) -> Arrival:  # fmt: skip
+        """Write the file of a delivery, and then the ledger."""
+        import pandas as pd
+
+        client, label, number = self.terms.client, self.terms.label, len(ledger.arrivals) + 1
+        deleted = gone[[ID, ROW, PART, client]].assign(**{CHANGE: DELETION})
+        content = pd.concat([changed, deleted], ignore_index=True) if len(gone) else changed.reset_index(drop=True)
+        content = content.astype({name: changed[name].dtype for name in changed})
+        with atomic_path(self.place / f"{number:06}.parquet") as file:
+            content.to_parquet(file, index=False)
+            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        had_label = {*state.loc[state[LABELLED] > 0, ID]}
+        labelled = changed[label].notna() & ~changed[ID].isin(had_label)
+        before = {*state.loc[state["number"] == number - 1, client]} if number > 1 else set()
+        present = {*changed[client]}
+        arrival = Arrival(
+            number, f"{number:06}.parquet", digest, reading.name, reading.digest,
+            datetime.now(UTC).isoformat(timespec="seconds"), rows,
+            int((changed[CHANGE] == NEW).sum()), int((changed[CHANGE] == CORRECTION).sum()), len(gone),
+            int(labelled.sum()), tuple(sorted(present - {*state[client]})) if number > 1 else (),
+            tuple(sorted(before - present)), tuple(notes),
+        )  # fmt: skip
+        wide = schema.widen(changed[[column.name for column in schema.columns]]) if len(changed) else schema
+        self._write(
+            replace(ledger, schema=wide, arrivals=(*ledger.arrivals, arrival), seen=(*ledger.seen, reading.digest))
+        )
+        return arrival
+
+    def _write(self, ledger: Ledger) -> None:
+        write_atomic(self.place / LEDGER, json.dumps(asdict(ledger), indent=1, ensure_ascii=False) + "\n")
+
+    def _put_aside(self, reading: Reading, reason: str) -> Quarantined:
+        place = self.folder / "quarantine"
+        file = reading.copy_to(place)
+        reason = reason.removeprefix(f"{reading.name}: ")
+        entry = Quarantined(
+            reading.name, reading.digest, datetime.now(UTC).isoformat(timespec="seconds"), reason, file.name
+        )
+        write_atomic(place / f"{reading.digest[:12]}.json", json.dumps(asdict(entry), ensure_ascii=False) + "\n")
+        return entry
+
+    def _forget(self, entry: Quarantined | None) -> None:
+        """Remove what was put aside and has been accepted now."""
+        if entry is not None:
+            for name in (f"{entry.digest[:12]}.json", entry.file):
+                (self.folder / "quarantine" / name).unlink(missing_ok=True)
+
+    def _read(self, arrival: Arrival) -> "pd.DataFrame":
+        """All of a delivery's file.
+
+        Raises:
+            BadInput: it is not the file that was written.
+        """
+        import pandas as pd
+
+        if arrival.file not in self._index:
+            file = self.place / arrival.file
+            if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != arrival.digest:
+                raise BadInput(file, f"is missing or has changed since {arrival.when}; {_RESTORE}")
+            self._index[arrival.file] = pd.read_parquet(file).assign(number=arrival.number)
+        return self._index[arrival.file]
+
+    def _all(self, until: int | None = None) -> "pd.DataFrame":
+        """The rows of all deliveries up to a number, one below the other."""
+        import pandas as pd
+
+        ledger = self.ledger
+        tables = [self._read(one) for one in ledger.arrivals if until is None or one.number <= until]
+        if not tables:
+            columns = [*OWN, self.terms.client, self.terms.label]
+            return pd.DataFrame(
+                {name: pd.Series(dtype="str") for name in columns} | {"number": pd.Series(dtype="int64")}
+            )
+        kinds = {name: table.dtypes[name] for table in tables for name in table}  # a later one may have fractions
+        return pd.concat(
+            [table.astype({n: k for n, k in kinds.items() if n in table}) for table in tables], ignore_index=True
+        )
+
+    def state(self, until: int | None = None) -> "pd.DataFrame":
+        """Every row that was delivered, as the last change left it, deleted ones too.
+
+        Columns are those of the source and `ID`, `ROW`, `CHANGE`, `PART`, the `number` of the delivery with the last
+        change, and `LABELLED`: the number of the first delivery in which it had a label, or 0.
+        """
+        rows = self._all(until)
+        first = rows[rows[self.terms.label].notna()].drop_duplicates(ID).set_index(ID)["number"]
+        last = rows.drop_duplicates(ID, keep="last")
+        return last.assign(**{LABELLED: last[ID].map(first).fillna(0).astype("int64")}).reset_index(drop=True)
+
+    def rows(self, until: int | None = None) -> "pd.DataFrame":
+        """The rows of a version: those that are not deleted, with the types that models are trained on."""
+        import pandas as pd
+
+        state = self.state(until)
+        rows = state[state[CHANGE] != DELETION].reset_index(drop=True)
+        plain = {
+            name: _as_plain(rows[name])
+            for name in rows
+            if isinstance(rows[name].dtype, pd.api.extensions.ExtensionDtype)
+        }
+        return rows.assign(**plain)
+
+
+_RESTORE = "restore it from DVC: dvc checkout"
+_REMOVE = "remove it"
+
+
+def _is_named(reading: Reading, name: str) -> bool:
+    return name == reading.name or (len(name) >= 6 and reading.digest.startswith(name))
+
+
+def _as_plain(values: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Whole numbers and truth values as NumPy's, with fractions where one is missing; other columns as they are."""
+    if str(values.dtype) not in ("Int64", "boolean"):
+        return values
+    if values.isna().any():
+        return values.astype("float64")
+    return values.astype("int64" if str(values.dtype) == "Int64" else "bool")
+
+
+def _identify(table: "pd.DataFrame", schema: Schema) -> "pd.DataFrame":
+    """The rows, each once, with the digest of its key and that of its values.
+
+    Raises:
+        BadInput: a key is there twice with different values.
+    """
+    rows = _digests(table, schema.values)
+    if schema.key:
+        named = table.assign(**{ID: _digests(table, schema.key), ROW: rows})
+        named = named.drop_duplicates([ID, ROW])
+        if named[ID].duplicated().any():
+            values = named.loc[named[ID].duplicated(), [*schema.key]].iloc[0].tolist()
+            raise BadInput(f"key {', '.join(map(str, values))} is there twice with different values")
+        return named
+    copies = table.assign(row=rows).groupby("row").cumcount()
+    names = [row if not copy else f"{row}-{copy}" for row, copy in zip(rows, copies, strict=True)]
+    return table.assign(**{ID: names, ROW: rows})
+
+
+def _digests(table: "pd.DataFrame", columns: Sequence[str]) -> list[str]:
+    """A digest of each row's values, the same for 1 and 1.0."""
+    values = [_canonical(table[name]) for name in columns]
+    return [
+        hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        for row in zip(*values, strict=True)
+    ]
+
+
+def _canonical(values: "pd.Series[Any]") -> list[Any]:
+    plain = values.astype(object).where(values.notna(), None).tolist()
+    if values.dtype.kind == "M":
+        return [value and value.isoformat() for value in plain]
+    return [int(value) if isinstance(value, float) and value.is_integer() else value for value in plain]

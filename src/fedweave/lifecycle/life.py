@@ -1,0 +1,361 @@
+"""A life: a source that grows, the models that are deployed on it, and the night that brings both up to date.
+
+    life = fw.Lifecycle.begin("life", source="flights/*.csv", client="airport", label="delay")
+    life.refresh()      # what is new in the source
+    life.evaluate()     # new rows test the champion and the challenger
+    life.challenge()    # the test of both decides; the next challenger is trained
+
+Each call can be killed at any moment, and repeated: it does what is left.
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedweave import results
+from fedweave.comparison.compare import load, perform
+from fedweave.comparison.comparison import Comparison
+from fedweave.comparison.method_result import MethodResult
+from fedweave.comparison.plan import plan as make_plan
+from fedweave.data.partitions.splits import PARTS
+from fedweave.errors import BadInput, format_count, relocate
+from fedweave.lifecycle import life_settings, record, roles
+from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
+from fedweave.lifecycle.drift import Drift, find_drift
+from fedweave.lifecycle.life_settings import LifeSettings
+from fedweave.lifecycle.record import CHALLENGER, CHAMPION
+from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
+from fedweave.metrics import default_margin, higher_is_better, parse_margin
+from fedweave.own_data.federation import Federation
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLACES = {  # argument of `begin` -> its block and name in life.json
+    **{name: ("source", name) for name in ("query", "command", "encoding")}, "source": ("source", "address"),
+    **{name: ("terms", name) for name in ("client", "label", "key", "target", "complete", "shares", "seed")},
+    **{name: ("training", name) for name in ("methods", "model", "rounds", "metric", "margin", "train", "columns")},
+    **{name: ("challenge", name) for name in ("patience", "per_year", "level")},
+    "drift_level": ("drift", "level"), "least_shift": ("drift", "least_shift"),
+}  # fmt: skip
+
+
+class Lifecycle:
+    """A life in a folder: deliveries, their record, the models, and which of them is the champion."""
+
+    def __init__(self, folder: Path | str) -> None:
+        """Open a life.
+
+        Raises:
+            BadInput: there is none in the folder.
+        """
+        self.folder = Path(folder)
+        self.settings = life_settings.read_settings(self.folder)
+
+    @classmethod
+    def begin(cls, folder: Path | str, **settings: Any) -> "Lifecycle":
+        """Begin a life, or open one that was begun with the same settings.
+
+        Args:
+            folder: new or empty.
+            settings: source, query, command, encoding: see `fedweave.lifecycle.sources.Source`. client, label, key,
+                target, complete, shares, seed: see `deliveries.Terms`. methods, model, rounds, metric, margin, train,
+                columns: see `life_settings.LifeTraining`. patience, per_year, level: see `ChallengePlan`. drift_level,
+                least_shift: see `DriftSettings`.
+
+        Raises:
+            BadInput: a setting that does not exist or contradicts another one, or a folder with another life.
+        """
+        blocks: dict[str, dict[str, Any]] = {}
+        for name, value in settings.items():
+            if name not in PLACES:
+                raise BadInput(name, f"is not a setting; they are {', '.join(PLACES)}")
+            block, field = PLACES[name]
+            blocks.setdefault(block, {})[field] = (
+                [value] if name in ("key", "methods") and isinstance(value, str) else value
+            )
+        with relocate({f"{block}.{field}": name for name, (block, field) in PLACES.items()}):
+            parsed = LifeSettings.parse(blocks, "")
+        record.check_metric(parsed.training.metric)
+        life_settings.begin(Path(folder), parsed)
+        return cls(folder)
+
+    @cached_property
+    def deliveries(self) -> Deliveries:
+        """The rows."""
+        return Deliveries(self.folder, self.settings.terms)
+
+    @property
+    def newest(self) -> int:
+        """Number of the newest delivery; 0 before the first."""
+        return len(self.deliveries.ledger.arrivals)
+
+    @property
+    def roles(self) -> Roles:
+        """Champion, challenger and all events."""
+        return roles.read_roles(self.folder)
+
+    @property
+    def record(self) -> "pd.DataFrame":
+        """The scores so far: a row per delivery, model and client."""
+        return record.read_record(self.folder)
+
+    @property
+    def champion(self) -> MethodResult:
+        """The models that are deployed: `predict`, `export`.
+
+        Raises:
+            BadInput: there are none yet.
+        """
+        if (champion := self.roles.champion) is None:
+            raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
+        return self.load(champion)
+
+    def load(self, deployed: Deployed) -> MethodResult:
+        """The models of a training."""
+        return load(self.models(deployed.version))[deployed.method]
+
+    def models(self, version: int) -> Path:
+        """The folder of the models that were trained on a version."""
+        return self.folder / "models" / f"{version:06}"
+
+    def refresh(self, accept: Sequence[str] = ()) -> list[Arrival | Quarantined]:
+        """Take what is new in the source: validated, once, in order; what is suspicious is put aside.
+
+        Args:
+            accept: names of readings that were put aside, whose values are right.
+
+        Raises:
+            BadInput: the source does not answer, or its first reading is damaged.
+            Busy: another process is at it.
+        """
+        source = self.settings.source
+        return [*self.deliveries.take(source.readings(), source.encoding, accept)]
+
+    def evaluate(self) -> "pd.DataFrame":
+        """Score the deployed models on deliveries that they have not seen; returns what was added to the record.
+
+        Raises:
+            Busy: another process is at it.
+        """
+        with lock(self.folder, "roles"):
+            now, scored = self.roles, self.record
+            done = {*zip(scored["delivery"], scored["version"], strict=True)}
+            deployed = {role: one for role, one in ((CHAMPION, now.champion), (CHALLENGER, now.challenger)) if one}
+            models = {role: self.load(one) for role, one in deployed.items()}
+            for arrival in self.deliveries.ledger.arrivals:
+                ready = {role: one for role, one in deployed.items() if one.since < arrival.number}
+                due = {role for role, one in ready.items() if (arrival.number, one.version) not in done}
+                if due and arrival.labelled:
+                    self._score(arrival, ready, {role: models[role] for role in ready}, due)
+            return self.record.iloc[len(scored) :]
+
+    def _score(
+        self, arrival: Arrival, deployed: dict[str, Deployed], models: dict[str, MethodResult], due: set[str]
+    ) -> None:
+        """Add the scores of the roles in `due` on one delivery."""
+        terms = self.settings.terms
+        rows = self.deliveries.rows(arrival.number)
+        rows = rows[rows[LABELLED] == arrival.number].drop(columns=[*OWN, LABELLED, "number"])
+        about: dict[str, dict[str, Any]] = {
+            role: {"delivery": arrival.number, "date": arrival.when, "version": one.version, "method": one.method}
+            for role, one in deployed.items()
+        }
+        if {*deployed} == {CHAMPION, CHALLENGER}:
+            about[CHALLENGER]["against"] = deployed[CHAMPION].version
+        entries = record.score(rows, terms.client, terms.label, models)
+        record.append(self.folder, [{**about[entry["role"]], **entry} for entry in entries if entry["role"] in due])
+
+    def drift(self, number: int = 0) -> Drift:
+        """How the new rows of a delivery differ from those that the champion was trained on; labels are not needed.
+
+        Args:
+            number: of the delivery; default: the newest.
+
+        Raises:
+            BadInput: there is no champion.
+        """
+        if (champion := self.roles.champion) is None:
+            raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
+        number, terms, training = number or self.newest, self.settings.terms, self.settings.training
+        new = self.deliveries.rows(number)
+        new = new[(new["number"] == number) & (new[CHANGE] == NEW)]
+        hidden = {terms.client, terms.label, *terms.key, *OWN, LABELLED, "number", *training.columns.get("exclude", ())}
+        columns = training.columns.get("features") or [name for name in new if name not in hidden]
+        own = self.record[self.record["version"] == champion.version]
+        before, now = (own[own["delivery"] < number], own[own["delivery"] == number])
+        means = before.groupby("client")["score"].mean()
+        scores = {
+            name: (means[name], score) for name, score in zip(now["client"], now["score"], strict=True) if name in means
+        }
+        known = self.deliveries.rows(champion.version)
+        return find_drift(known, new, terms.client, columns, terms.label, self.settings.drift, scores)
+
+    def describe_drift(self) -> list[str]:
+        """A sentence for each group of clients that drift together in the newest delivery."""
+        if (champion := self.roles.champion) is None or self.newest <= champion.version:
+            return []
+        metric = str(self.load(champion).run.info["metric"])
+        return [f"drift in delivery {self.newest}: {one.describe(metric)}" for one in self.drift().groups]
+
+    def challenge(self, progress: bool = False) -> list[RoleEvent]:
+        """Decide by the test of the challenger, and train the next one; the first training is the first champion.
+
+        A challenger is trained from scratch, on all rows that have come so far.
+
+        Returns:
+            what has happened, in order; nothing where the test goes on.
+
+        Raises:
+            BadInput: there are no deliveries, or too few labelled rows.
+            Busy: another process is at it.
+        """
+        newest = self.newest  # a delivery that comes meanwhile is for the next call
+        self.evaluate()
+        with lock(self.folder, "roles"):
+            before = len(self.roles.events)
+            self._decide(newest)
+            now = self.roles
+            if now.champion is None:
+                first = self._train(newest, progress)
+                self._enter(roles.FIRST, "There was none.", first, champion=first)
+            elif now.challenger is None and now.champion.version < newest and self._may_begin(now, newest):
+                next_one = self._train(newest, progress)
+                reason = f"Deliveries after {newest} test it against version {now.champion.version}."
+                self._enter(roles.BEGUN, reason, next_one, challenger=next_one)
+            return [*self.roles.events[before:]]
+
+    def _may_begin(self, now: Roles, newest: int) -> bool:
+        return self.settings.challenge.next_start(now.starts, newest) <= newest
+
+    def _decide(self, newest: int) -> None:
+        """Move the roles where the test is over."""
+        now = self.roles
+        if now.challenger is not None:
+            metric = self.load(now.challenger).run.info["metric"]
+            decided = roles.decide(now, self.judge(), metric, _now(), newest)
+            if decided != now:
+                roles.write_roles(self.folder, decided)
+
+    def judge(self) -> Any:
+        """The test of the challenger so far, see `fedweave.results.sequential.Challenge`; None without one."""
+        now = self.roles
+        if now.challenger is None:
+            return None
+        given, metric = self.settings.training.margin, self.load(now.challenger).run.info["metric"]
+        margin = default_margin(metric) if given is None else parse_margin(given, "margin")
+        return roles.judge(self.record, now, margin)
+
+    def _enter(self, event: str, reason: str, model: Deployed, **changed: Deployed | None) -> None:
+        entry = RoleEvent(_now(), model.since, event, reason, model)
+        roles.write_roles(self.folder, self.roles.add(entry, **changed))
+
+    def rollback(self) -> RoleEvent:
+        """Make the champion before the present one the champion again.
+
+        Raises:
+            BadInput: there has been no other.
+            Busy: another process is at it.
+        """
+        with lock(self.folder, "roles"):
+            scored = self.record["delivery"].max()  # later ones test the champion that comes back
+            last = self.newest if math.isnan(scored) else int(scored)
+            roles.write_roles(self.folder, roles.roll_back(self.roles, _now(), last))
+            return self.roles.events[-1]
+
+    def federation(self, version: int) -> Federation:
+        """The labelled rows of a version, with the parts that rows keep for ever.
+
+        Clients without labelled rows in each part are left out.
+
+        Raises:
+            BadInput: there is no such client.
+        """
+        terms, training = self.settings.terms, self.settings.training
+        rows = self.deliveries.rows(version)
+        rows = rows[rows[terms.label].notna()]
+        rows = rows.assign(**{terms.label: _as_label(rows[terms.label], terms.target)})
+        parts = rows.groupby(terms.client)[PART].nunique()
+        rows = rows[rows[terms.client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
+        if not len(rows):
+            raise BadInput(
+                self.folder, f"no client of delivery {version} has {len(PARTS)} labelled rows; refresh it first"
+            )
+        columns = dict(training.columns)
+        if "features" not in columns:
+            own = [
+                name for name in (*OWN, LABELLED, "number", *terms.key) if name not in (PART, terms.client, terms.label)
+            ]
+            columns["exclude"] = [*columns.get("exclude", ()), *own]
+        options: Any = {**columns, "target": terms.target or None, "name": self.folder.resolve().name}
+        return Federation.from_pandas(rows, client=terms.client, label=terms.label, split=PART, **options)
+
+    def _train(self, version: int, progress: bool) -> Deployed:
+        """Train on a version, and again on its validation rows too; a training that was killed goes on."""
+        training, folder, federation = self.settings.training, self.models(version), self.federation(version)
+        plan = make_plan(
+            federation, [*training.methods], model=training.model, seeds=1, metric=training.metric or None,
+            evaluate={"predictions": False}, central=False, title="fit()",
+            train={"rounds": training.rounds, **training.train},
+        )  # fmt: skip
+        perform(plan, folder, progress=progress, figures=False)
+        study = results.load_study(folder, plan.study.runs)
+        best = Comparison(study, (), None, plan.inputs.model, federation).best()
+        best.refit()
+        data = roles.hash_data(self.deliveries.ledger, version)
+        traffic = int(best.rounds[["bytes_up", "bytes_down"]].to_numpy().sum())
+        return Deployed(version, best.name, version, data, traffic, self.settings.challenge)
+
+    def describe(self) -> list[str]:
+        """The state in sentences."""
+        ledger, now, scores = self.deliveries.ledger, self.roles, self.record
+        lines = [
+            f"{self.folder}: {format_count(len(ledger.arrivals), 'delivery')}, "
+            f"{format_count(len(self.deliveries.rows()), 'row')}"
+        ]
+        lines += [str(one) for one in (*ledger.arrivals[-1:], *self.deliveries.quarantined)]
+        for role, one in ((CHAMPION, now.champion), (CHALLENGER, now.challenger)):
+            if one is not None:
+                own = scores[scores["version"] == one.version]
+                lines.append(f"{role}: {one.method} of version {one.version}, {'' if len(own) else 'not '}scored")
+                lines += self.describe_scores(own)[-1:]
+        return [*lines, *self.describe_drift(), self.describe_test(), *(str(one) for one in now.events[-3:])]
+
+    def describe_scores(self, scores: "pd.DataFrame") -> list[str]:
+        """A line for each delivery and model in a part of the record."""
+        lines = []
+        for (number, role, version), rows in scores.groupby(["delivery", "role", "version"], sort=True):
+            metric = str(rows["metric"].iloc[0])
+            mean, worst = (results.format_score(float(one), math.nan, metric) for one in _mean_and_worst(rows, metric))
+            over = f"over {format_count(len(rows), 'client')}, worst {worst}"
+            lines.append(f"delivery {number}: {role} of version {version} has {metric} {mean} {over}")
+        return lines
+
+    def describe_test(self) -> str:
+        """How the test of the challenger stands."""
+        now = self.roles
+        if now.challenger is not None:
+            return str(self.judge().describe(self.load(now.challenger).run.info["metric"]))
+        if now.champion is None:
+            return "There is no champion yet: fedweave challenge trains it."
+        start = self.settings.challenge.next_start(now.starts, max(self.newest, now.champion.version + 1))
+        return f"There is no challenger; the next one can begin with delivery {start}."
+
+
+def _mean_and_worst(rows: "pd.DataFrame", metric: str) -> tuple[float, float]:
+    """The mean score of the clients, and that of the worst one."""
+    scores = rows["score"]
+    return scores.mean(), scores.min() if higher_is_better(metric) else scores.max()
+
+
+def _as_label(values: "pd.Series[Any]", target: str) -> "pd.Series[Any]":
+    """Labels without the fractions that missing ones have made."""
+    is_whole = target != "numbers" and values.dtype.kind == "f" and (values % 1 == 0).all()
+    return values.astype("int64") if is_whole else values
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,91 @@
+"""life.json: what a life was begun with. It may be edited between two calls, but for the terms of its rows."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedweave.errors import BadInput
+from fedweave.files.atomic import read, write_atomic
+from fedweave.lifecycle.deliveries import Terms
+from fedweave.lifecycle.drift import DriftSettings
+from fedweave.lifecycle.sources import Source
+from fedweave.results.sequential import ChallengePlan
+from fedweave.study.config import construct
+
+FILE = "life.json"
+
+
+@dataclass(frozen=True)
+class LifeTraining:
+    """How models are trained on a version.
+
+    Attributes:
+        methods: of which the best one by validation becomes the challenger.
+        model, rounds, metric: as of `fedweave.compare`; an empty metric is its default.
+        margin: as of `fedweave.compare`.
+        train: other settings of the training, such as {"lr": 0.1}.
+        columns: features, exclude, embed, preprocess and text of `Federation.from_pandas`.
+    """
+
+    methods: tuple[str, ...]
+    model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp"})
+    rounds: int = 50
+    metric: str = ""
+    margin: float | str | None = None
+    train: dict[str, Any] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LifeSettings:
+    """All settings: the source, what its rows mean, how models are trained and challenged, and when a client drifts."""
+
+    source: Source
+    terms: Terms
+    training: LifeTraining
+    challenge: ChallengePlan
+    drift: DriftSettings
+
+    @classmethod
+    def parse(cls, blocks: Mapping[str, Any], where: str) -> "LifeSettings":
+        """Settings from plain values; `where` stands before the names of wrong ones.
+
+        Raises:
+            BadInput: an unknown block or setting, or a value of another type.
+        """
+        kinds: dict[str, Any] = {"source": Source, "terms": Terms, "training": LifeTraining, "challenge": ChallengePlan,
+                                 "drift": DriftSettings}  # fmt: skip
+        if unknown := {*blocks} - {*kinds}:
+            raise BadInput(f"{where}{min(unknown)}", f"is unknown; blocks: {', '.join(kinds)}")
+        return cls(**{name: construct(kind, blocks.get(name, {}), f"{where}{name}") for name, kind in kinds.items()})
+
+
+def read_settings(folder: Path) -> LifeSettings:
+    """The settings of a life.
+
+    Raises:
+        BadInput: there is none in the folder, or its file is damaged.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        raise BadInput(
+            folder, "is no life yet; begin one: fedweave refresh FOLDER --source ... --client ... --label ..."
+        )
+    blocks = read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "correct it")
+    return LifeSettings.parse(blocks, f"{file}: ")
+
+
+def begin(folder: Path, settings: LifeSettings) -> None:
+    """Write the settings of a new life; the same ones again change nothing.
+
+    Raises:
+        BadInput: the folder has a life with other settings.
+    """
+    if not (folder / FILE).is_file():
+        write_atomic(folder / FILE, json.dumps(asdict(settings), indent=1, ensure_ascii=False) + "\n")
+    elif (other := read_settings(folder)) != settings:
+        blocks = ((name, getattr(other, name), getattr(settings, name)) for name in asdict(settings))
+        changed = next(name for name, one, two in blocks if one != two)
+        raise BadInput(folder / FILE, f"has another {changed}; leave the options out, or edit the file")

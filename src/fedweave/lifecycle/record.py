@@ -1,0 +1,171 @@
+"""The record: rows that are new to the deployed models test them first, client by client, and then train the next ones.
+
+Dawid, "Statistical Theory: The Prequential Approach", JRSS A 147, 1984.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave.comparison.method_result import MethodResult
+from fedweave.errors import BadInput
+from fedweave.exported_model import name_of
+from fedweave.files.atomic import read_table, write_atomic
+from fedweave.metrics import METRICS, probabilities
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "record.csv"
+COLUMNS = ("delivery", "date", "role", "version", "method", "client", "rows", "metric", "score", "low", "high",
+           "calibration", "against", "difference", "variance")  # fmt: skip
+DRAWS = 200  # of a bootstrap of rows
+CHAMPION, CHALLENGER = "champion", "challenger"
+
+# Metrics that are means over rows -> the score of each row [M], of targets and probabilities or numbers.
+ROW_SCORES: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "accuracy": lambda y, out: 100.0 * (out.argmax(1) == y),
+    "log_loss": lambda y, out: -np.log(np.maximum(out[np.arange(len(y)), y], np.finfo(np.float64).eps)),
+    "mae": lambda y, out: np.abs(out - y),
+    "mse": lambda y, out: np.square(out - y),
+}
+
+
+@dataclass(frozen=True)
+class RowAnswers:
+    """Targets of the rows of one client, and the outputs of one model.
+
+    Attributes:
+        kind: "classes" or "numbers".
+        targets: numbers of classes, or numbers [M].
+        outputs: probabilities [M, C], or numbers [M].
+    """
+
+    kind: str
+    targets: np.ndarray
+    outputs: np.ndarray
+
+    def score(self, metric: str, rows: np.ndarray | None = None) -> float:
+        """The score of all rows, or of those with the numbers `rows`."""
+        chosen = slice(None) if rows is None else rows
+        return METRICS[metric].value(self.kind, self.targets[chosen], self.outputs[chosen])
+
+    def row_scores(self, metric: str) -> np.ndarray | None:
+        """The score of each row [M]; None for a metric that is no mean over rows."""
+        return ROW_SCORES[metric](self.targets, self.outputs) if metric in ROW_SCORES else None
+
+    def interval(self, metric: str) -> tuple[float, float]:
+        """95 % interval of the score by rows: Wilson's of an accuracy, else percentiles of a bootstrap."""
+        count = len(self.targets)
+        if metric == "accuracy":
+            from scipy.stats import binomtest
+
+            right = int((self.outputs.argmax(1) == self.targets).sum())
+            share = binomtest(right, count).proportion_ci(method="wilson")
+            return 100 * float(share.low), 100 * float(share.high)
+        draws = np.random.default_rng(count).integers(count, size=(DRAWS, count))
+        scores = np.array([self.score(metric, rows) for rows in draws])
+        if not np.isfinite(scores).any():
+            return float("nan"), float("nan")
+        low, high = np.nanquantile(scores, [0.025, 0.975])
+        return float(low), float(high)
+
+
+def answer(result: MethodResult, rows: "pd.DataFrame", client: str, label: str) -> RowAnswers | None:
+    """What the model of `client` says of its rows; None where it has none. Rows of a class new to it are left out."""
+    if client not in result.evaluated_clients:
+        return None
+    if result.run.info.get("targets", "classes") == "numbers":
+        targets = rows[label].to_numpy(dtype=np.float64)
+        return RowAnswers("numbers", targets, np.asarray(result.predict(rows, client), dtype=np.float64))
+    table = result.predict_proba(rows, client)
+    number = {name_of(one): i for i, one in enumerate(table.columns)}
+    targets = np.array([number.get(name_of(one), -1) for one in rows[label]], dtype=np.int64)
+    known = targets >= 0
+    if not known.any():
+        return None
+    return RowAnswers("classes", targets[known], probabilities(table.to_numpy(dtype=np.float64))[known])
+
+
+def score(
+    rows: "pd.DataFrame", client_column: str, label: str, deployed: Mapping[str, MethodResult]
+) -> list[dict[str, Any]]:
+    """The scores of rows that no model has seen: an entry per client and role, in the columns from `client` on.
+
+    Args:
+        deployed: role -> its models. Those of the challenger also get the difference to the champion on the same rows:
+            positive is better.
+    """
+    entries = []
+    for client, own in rows.groupby(client_column, sort=True):
+        said = {role: answer(result, own, str(client), label) for role, result in deployed.items()}
+        for role, one in said.items():
+            if one is not None:
+                entry = _describe(one, deployed[role].run.info["metric"], str(client))
+                both = said.get(CHAMPION) if role == CHALLENGER else None
+                entries.append({"role": role, **entry, **(_compare(one, both, entry["metric"]) if both else {})})
+    return entries
+
+
+def _describe(said: RowAnswers, metric: str, client: str) -> dict[str, Any]:
+    low, high = said.interval(metric)
+    calibration = METRICS["calibration_error"].value("classes", said.targets, said.outputs)
+    return {
+        "client": client, "rows": len(said.targets), "metric": metric, "score": said.score(metric), "low": low,
+        "high": high, "calibration": calibration if said.kind == "classes" else np.nan,
+    }  # fmt: skip
+
+
+def _compare(challenger: RowAnswers, champion: RowAnswers, metric: str) -> dict[str, float]:
+    """The difference of two models on the same rows, and its variance over rows where the score is a mean of rows."""
+    sign = 1.0 if METRICS[metric].higher_is_better else -1.0
+    if len(challenger.targets) != len(champion.targets):  # a class that one of them does not know
+        return {}
+    ours, theirs = challenger.row_scores(metric), champion.row_scores(metric)
+    if ours is None or theirs is None:
+        return {"difference": sign * (challenger.score(metric) - champion.score(metric)), "variance": np.nan}
+    gains = sign * (ours - theirs)
+    return {"difference": float(gains.mean()), "variance": float(gains.var(ddof=1)) if len(gains) > 1 else np.nan}
+
+
+def read_record(folder: Path) -> "pd.DataFrame":
+    """The record of a life: a row per delivery, model and client.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    import pandas as pd
+
+    if not (folder / FILE).is_file():
+        return pd.DataFrame(columns=[*COLUMNS])
+    advice = "remove it, and the deliveries are scored again: fedweave challenge"
+    return read_table(folder / FILE, COLUMNS, advice, dtype={"client": str}, keep_default_na=False, na_values={
+        name: [""] for name in COLUMNS if name not in ("client", "date", "role", "method", "metric")})  # fmt: skip
+
+
+def append(folder: Path, entries: list[dict[str, Any]]) -> None:
+    """Add rows to the record, which is written whole.
+
+    Raises:
+        BadInput: a metric that is not defined.
+    """
+    import pandas as pd
+
+    if entries:
+        new = pd.DataFrame(entries, columns=[*COLUMNS])
+        record = read_record(folder)
+        table = pd.concat([record, new], ignore_index=True) if len(record) else new
+        write_atomic(folder / FILE, table.to_csv(index=False, float_format="%.10g"))
+
+
+def check_metric(name: str) -> None:
+    """Refuse a metric that another process could not find.
+
+    Raises:
+        BadInput: it has no name of `fedweave.metrics`.
+    """
+    if name and name not in METRICS:
+        raise BadInput("metric", f"{name!r} is unknown; choices: {', '.join(METRICS)}")

@@ -1,0 +1,176 @@
+"""A life: new rows test the deployed models, then train the next ones, and the champion moves for a reason."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave.errors import BadInput
+from fedweave.lifecycle import ROLES, record, roles
+from fedweave.lifecycle.deliveries import PART
+from fedweave.lifecycle.roles import BACK, BEGUN, FIRST, GIVEN_UP, PROMOTED, Deployed, RoleEvent, Roles
+from fedweave.metrics import Margin
+from fedweave.results.sequential import ChallengePlan
+
+SITES = "ABCDEF"
+
+
+def week(number: int, count: int = 120, sign: float = 1.0, sites: str = SITES) -> pd.DataFrame:
+    """Rows whose label follows one column; a sign of -1 turns it round."""
+    draws = np.random.default_rng(number)
+    x = draws.normal(size=(count, 2))
+    late = np.where(sign * x[:, 0] > 0, "yes", "no")
+    site = [sites[i % len(sites)] for i in range(count)]
+    return pd.DataFrame({"id": range(1000 * number, 1000 * number + count), "site": site, "a": x[:, 0], "late": late})
+
+
+def begin(folder: Path, **more: Any) -> fw.Lifecycle:
+    """A life that trains in a moment."""
+    settings = {"methods": "fedavg", "rounds": 3, "train": {"lr": 0.5}, "model": {"name": "linear"}, **more}
+    return fw.Lifecycle.begin(
+        folder / "life", source=str(folder / "week-*.csv"), client="site", label="late", key="id", **settings
+    )
+
+
+def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -> None:
+    """The first weeks mislead: the models of the later ones are better on rows that neither has seen."""
+    week(1, sign=-1).to_csv(tmp_path / "week-1.csv", index=False)
+    life = begin(tmp_path, patience=1, per_year=1)
+    life.refresh()
+    [first] = life.challenge()
+    assert str(first) == "delivery 1: fedavg of version 1 is the first champion. There was none."
+    assert not len(life.record)  # no rows that it has not seen
+    week(2, count=600).to_csv(tmp_path / "week-2.csv", index=False)
+    life.refresh()
+    [begun] = life.challenge()
+    assert begun.event == BEGUN
+    scores = life.record.set_index("client")
+    assert {*scores["role"]} == {"champion"}
+    assert (scores["score"] < 20).all()  # what it learned is wrong now
+    new = week(2, count=600)
+    own = new[new["site"] == "B"]
+    assert scores["score"]["B"] == pytest.approx(100 * (life.champion.predict(own, "B") == own["late"]).mean())
+    week(3, sites="ABCDEFG").to_csv(tmp_path / "week-3.csv", index=False)
+    life.refresh()
+    before = (life.folder / ROLES).read_bytes()
+    assert len(life.evaluate()) == 12  # the new site has no model yet
+    assert not len(life.evaluate())
+    assert life.drift().groups == ()  # the same columns; what they mean has changed
+    week(4).assign(a=lambda t: t["a"] + 4 * (t["site"] == "C")).to_csv(tmp_path / "week-4.csv", index=False)
+    [promoted, *_] = life.challenge()
+    assert (promoted.event, promoted.model.version) == (PROMOTED, 2)
+    assert promoted.reason.startswith("Better: +")
+    assert roles.read_roles(life.folder).champion == promoted.model
+    (life.folder / ROLES).write_bytes(before)  # a kill before the roles were written
+    assert life.challenge()[0].reason == promoted.reason
+    life.refresh()
+    life.evaluate()
+    [line] = life.describe_drift()
+    assert line.startswith("drift in delivery 4: C: a (higher); ")
+    assert "; accuracy −" in line  # the labels do not follow the shifted column
+    back = life.rollback()
+    assert (back.event, back.model.version) == (BACK, 1)
+    assert life.champion.run.folder.parents[1] == life.models(1)
+    assert "champion: fedavg of version 1, scored\ndelivery 3: champion of version 1 has" in "\n".join(life.describe())
+    federation = life.federation(3)
+    assert federation.names == (*SITES, "G")
+    assert sum(map(len, federation.partition.train)) == (life.deliveries.rows(3)[PART] == "train").sum()
+
+
+def deployed(version: int, traffic: int = 100) -> Deployed:
+    """Models of a version."""
+    return Deployed(version, "fedavg", version, "", traffic, ChallengePlan(patience=4, per_year=4))
+
+
+def scored(differences: list[float], spread: float = 1.0) -> pd.DataFrame:
+    """A record of eight clients in deliveries from the third on, with these mean differences."""
+    entries: list[dict[str, Any]] = []
+    for number, mean in enumerate(differences, 3):
+        for client in range(8):
+            about = {"delivery": number, "client": str(client), "rows": 100, "score": 90.0}
+            gain = mean + spread * (client - 3.5) / 3.5
+            entries.append({**about, "role": "champion", "version": 1})
+            entries.append({**about, "role": "challenger", "version": 2, "against": 1, "difference": gain,
+                            "variance": 100.0})  # fmt: skip
+    return pd.DataFrame(entries, columns=[*record.COLUMNS])
+
+
+@pytest.mark.parametrize(
+    ("differences", "traffic", "event"),
+    [
+        ([5.0, 5.0], 100, PROMOTED),
+        ([-5.0, -5.0], 100, GIVEN_UP),
+        ([0.0, 0.0, 0.0], 100, GIVEN_UP),  # equivalent, at the same cost
+        ([0.0, 0.0, 0.0], 50, PROMOTED),  # equivalent and cheaper
+        ([2.0, -2.0, 2.0, -2.0], 50, GIVEN_UP),  # no patience left
+        ([0.5], 50, ""),
+    ],
+)
+def test_only_the_test_moves_the_champion(differences: list[float], traffic: int, event: str) -> None:
+    """A challenger that is better, or equivalent and cheaper; else nothing moves, and the reason is kept."""
+    now = Roles(deployed(1), deployed(2, traffic))
+    spread, margin = (1.0, 2.5) if differences[0] in (0.0, 5.0, -5.0) else (10.0, 0.5)
+    test = roles.judge(scored(differences, spread), now, Margin(points=margin))
+    then = roles.decide(now, test, "accuracy", "2030-01-01", 6)
+    assert [one.event for one in then.events] == [event] * bool(event)
+    assert then.champion is not None
+    assert then.champion.version == (2 if event == PROMOTED else 1)
+    assert (then.challenger is None) == bool(event)
+
+
+def test_a_verdict_does_not_depend_on_when_it_is_asked_for() -> None:
+    """A week of deliveries at once gives the verdict of the night on which it fell."""
+    now, table = Roles(deployed(1), deployed(2)), scored([5.0, 5.0, 5.0])
+    one_by_one = [roles.judge(table[table["delivery"] <= number], now, Margin(share=0.01)) for number in (3, 4, 5)]
+    first = next(test for test in one_by_one if test.is_over)
+    assert roles.judge(table, now, Margin(share=0.01)) == first
+
+
+def test_rollback_goes_to_the_champion_before_and_gives_the_challenger_up() -> None:
+    """Its test was against another champion; a second step back undoes the first."""
+    events = (RoleEvent("", 1, FIRST, "", deployed(1)), RoleEvent("", 3, PROMOTED, "", deployed(2)))
+    once = roles.roll_back(Roles(deployed(2), deployed(3), events), "", 4)
+    assert once.champion == Deployed(1, "fedavg", 4, "", 100, ChallengePlan(4, 4))
+    assert [one.event for one in once.events[2:]] == [GIVEN_UP, BACK]
+    twice = roles.roll_back(once, "", 5)
+    assert twice.champion is not None
+    assert twice.champion.version == 2
+    with pytest.raises(BadInput, match="there has been no other champion"):
+        roles.roll_back(Roles(deployed(1), None, events[:1]), "", 4)
+
+
+def test_a_metric_that_is_no_mean_of_rows_has_differences_of_clients() -> None:
+    """Errors count downwards; an interval contains the score, also of few rows."""
+    targets = np.random.default_rng(0).normal(size=40)
+    good, bad = (record.RowAnswers("numbers", targets, targets + error) for error in (0.1, 0.4))
+    assert record._compare(good, bad, "mae")["difference"] == pytest.approx(0.3)
+    r2 = record._compare(good, bad, "r2")
+    assert r2["difference"] == pytest.approx(good.score("r2") - bad.score("r2"))
+    assert np.isnan(r2["variance"])
+    noisy = record.RowAnswers("numbers", targets, targets + np.random.default_rng(1).normal(size=40))
+    assert noisy.interval("mae")[0] < noisy.score("mae") < noisy.interval("mae")[1]
+    right = record.RowAnswers("classes", np.zeros(5, dtype=np.int64), np.tile([0.9, 0.1], (5, 1)))
+    assert right.interval("accuracy") == (pytest.approx(56.55, abs=0.01), 100.0)
+
+
+def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
+    """The same call opens the life; another setting, or an edited file with a wrong one, is one line."""
+    begin(tmp_path)
+    begin(tmp_path)
+    with pytest.raises(BadInput, match=r"life.json: has another training; leave the options out"):
+        begin(tmp_path, rounds=4)
+    with pytest.raises(BadInput, match="metric: 'f7' is unknown"):
+        begin(tmp_path / "other", metric="f7")
+    with pytest.raises(BadInput, match="sauce: is not a setting"):
+        fw.Lifecycle.begin(tmp_path / "other", sauce="a.csv")
+    with pytest.raises(BadInput, match="is no life yet"):
+        fw.Lifecycle(tmp_path / "other")
+    file = tmp_path / "life" / "life.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**content, "training": {"rounds": "many"}}), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"life.json: training.rounds: 'many' is not a whole number"):
+        fw.Lifecycle(tmp_path / "life")

@@ -1,0 +1,37 @@
+"""A night of a life in Prefect: three steps as tasks, and a table of what arrived, the scores and the roles."""
+
+import json
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+
+import fedweave as fw
+from fedweave.pipelines.scheduling.life_flow import night
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
+
+ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
+
+
+def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two deliveries is damaged: the state of the step says so, and the steps after it go on."""
+    monkeypatch.chdir(tmp_path)
+    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+    Path("week-2.csv").write_text(ROWS[:-5], encoding="utf-8")
+    fw.Lifecycle.begin(
+        "life", source="week-*.csv", client="site", label="late", key="id", methods="local", rounds=1,
+        train={"lr": 0.1}, model={"name": "linear"},
+    )  # fmt: skip
+    state = night("life", return_state=True)
+    assert state.is_completed(), state.message
+    with get_client(sync_client=True) as client:
+        runs = {run.name: run for run in client.read_task_runs() if run.flow_run_id == state.state_details.flow_run_id}
+        tables = {one.key: json.loads(str(one.data)) for one in client.read_artifacts() if one.key}
+    assert [runs[step].state_name for step in ("refresh", "evaluate", "challenge")] == [
+        "Quarantined", "Completed", "Completed",
+    ]  # fmt: skip
+    assert [row["delivery"] for row in tables["life-deliveries"]] == ["quarantined", 1]
+    assert tables["life-deliveries"][0]["why"].startswith("ends within a line")
+    assert tables["life-scores"] == []
+    assert "is the first champion" in tables["life-roles"][0]["what"]

@@ -1,0 +1,73 @@
+"""`fedweave refresh` and its fellows: a life on the command line, in a project of DVC."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedweave.errors import BadInput
+from fedweave.pipelines.commands import lifecycle
+from tools.guides import guide
+
+ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
+BEGIN = ["life", "--source", "week-*.csv", "--client", "site", "--label", "late", "--key", "id", "--method", "local",
+         "--rounds", "1", "--set", "lr=0.1", "--set", "model.hidden=4"]  # fmt: skip
+
+
+def call(*words: str) -> str:
+    """What a command prints."""
+    done = CliRunner().invoke(lifecycle.app, [*words])
+    if done.exception is not None:
+        raise done.exception
+    return done.output
+
+
+def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands, in one process: what is late changes, and the models of later rows become the champion."""
+    monkeypatch.chdir(tmp_path)
+    page = guide("docs/lifecycle.md")
+    Path("weeks.py").write_text(page.files["weeks.py"], encoding="utf-8")
+    printed = ""
+    for program, *words in page.commands:
+        if program == "python":
+            monkeypatch.setattr("sys.argv", words)
+            runpy.run_path(words[0])
+        else:
+            printed += call(*words)
+    assert re.findall(r"version (\d) is (?:the|given)( first champion| challenger| champion again| champion)", printed)[
+        :4
+    ] == [("2", " first champion"), ("5", " challenger"), ("5", " champion"), ("7", " challenger")]
+    assert printed.endswith("version 2 is the champion again. It replaces fedavg of version 5 by hand.\n")
+
+
+def test_a_life_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DVC has every version of the deliveries and of the models; a second call finds nothing new."""
+    from dvc.repo import Repo
+
+    monkeypatch.chdir(tmp_path)
+    Repo.init(str(tmp_path), no_scm=True).close()
+    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+    with pytest.raises(BadInput, match="is no life yet; begin one: fedweave refresh"):
+        call("refresh", "life")
+    with pytest.raises(BadInput, match="--method: missing"):
+        call("refresh", *BEGIN[:9])
+    assert call("refresh", *BEGIN) == (
+        f"delivery 1, week-1.csv: 60 new rows\nDVC has this version: {Path('life', 'deliveries.dvc')}\n"
+    )
+    assert call("refresh", "life") == "life: nothing new\n"
+    assert call("lifecycle", "life").splitlines()[2] == "There is no champion yet: fedweave challenge trains it."
+    assert "local of version 1 is the first champion" in call("challenge", "life")
+    first = re.findall("md5: .*", Path("life", "deliveries.dvc").read_text(encoding="utf-8"))
+    assert Path("life", "models.dvc").is_file()
+    Path("week-2.csv").write_text(ROWS.replace("yes", "maybe"), encoding="utf-8")
+    assert "quarantined, week-2.csv: column 'late': the class 'maybe' is new" in call("refresh", "life")
+    assert re.findall("md5: .*", Path("life", "deliveries.dvc").read_text(encoding="utf-8")) == first
+    assert call("refresh", "life") == "life: nothing new\n"
+    assert "corrections; column 'late'" in call("refresh", "life", "--accept", "week-2.csv")
+    assert re.findall("md5: .*", Path("life", "deliveries.dvc").read_text(encoding="utf-8")) != first
+    with pytest.raises(BadInput, match="there has been no other champion"):
+        call("rollback", "life")
+    with pytest.raises(BadInput, match=r"life.json: has another training"):
+        call("refresh", *BEGIN[:-6], "--rounds", "2")
