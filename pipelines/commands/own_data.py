@@ -107,7 +107,7 @@ def predict(
     ] = None,
     uses: Uses = None,
 ) -> None:
-    """Predict new rows with the model of one client: one line per row, with the probability of each class.
+    """Predict new rows with the model of one client: one line per row, with its number and each class's probability.
 
     A forecast reads the last rows of the file. Of a file with the clients' column, the rows of this client count alone.
 
@@ -129,7 +129,7 @@ def predict(
         rows: Any = stored[choose(features, stored, "--features")]
     else:
         names = input_description.name_columns(read_inputs(result.run)[0])
-        rows = user_files.read_table(file, names=names, encoding=encoding)
+        rows = user_files.read_table(file, names=names, encoding=encoding).reset_index(drop=True)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
     with warnings.catch_warnings():
@@ -197,17 +197,22 @@ def load_result(folder: Path, method: str, uses: list[str] | None) -> "fw.Method
 
 
 def _prediction_table(result: "fw.MethodResult", rows: Any, client: str, seed: int | None, refit: bool) -> Any:
-    """A table with a row for each prediction: the class and all probabilities, a number, or the steps of a forecast."""
+    """A table with a row for each prediction: the number of the row in the file's table, from 1, then the class and all
+    probabilities, or a number; or the steps of a forecast.
+    """
     import pandas as pd
 
     if result.run.info.get("targets", "classes") != "classes":
         values = result.predict(rows, client, seed=seed, refit=refit)
-        if values.ndim == 1:
-            return pd.DataFrame({"prediction": values})
-        return pd.DataFrame(values, columns=[f"step {i + 1}" for i in range(values.shape[1])])
-    probabilities = result.predict_proba(rows, client, seed=seed, refit=refit).reset_index(drop=True)
-    probabilities.insert(0, "prediction", [str(probabilities.columns[i]) for i in probabilities.to_numpy().argmax(1)])
-    return probabilities
+        if values.ndim > 1:
+            return pd.DataFrame(values, columns=[f"step {i + 1}" for i in range(values.shape[1])])
+        answers = pd.DataFrame({"prediction": values})
+    else:
+        answers = result.predict_proba(rows, client, seed=seed, refit=refit).reset_index(drop=True)
+        answers.insert(0, "prediction", [str(answers.columns[i]) for i in answers.to_numpy().argmax(1)])
+    if isinstance(rows, pd.DataFrame):
+        answers.insert(0, "row", rows.index + 1, allow_duplicates=True)
+    return answers
 
 
 def show(comparison: "fw.Comparison") -> None:

@@ -157,6 +157,7 @@ def test_after_few_rounds_at_chance_nothing_is_said_about_collaboration() -> Non
     assert done.leaderboard()["mean"].max() < 60
     assert not any("does not pay" in line for line in done.warnings)
     assert any(line.startswith("under-trained: no statement about collaboration") for line in done.warnings)
+    assert any(line.startswith("Under-trained: no statement") for line in str(done).splitlines()[1:3])
 
 
 def test_spaces_of_other_settings_are_refused() -> None:

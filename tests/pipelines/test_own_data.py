@@ -112,7 +112,8 @@ def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.Captu
     new.to_csv(file, index=False) if ending == "csv" else new.to_parquet(file)
     own_data.predict(folder / "out", file, client="BOS", method="ditto")
     table = pd.read_csv(io.StringIO(capsys.readouterr().out))
-    assert [*table.columns] == ["prediction", "late", "on time"]
+    assert [*table.columns] == ["row", "prediction", "late", "on time"]
+    assert table["row"].tolist() == [*range(1, 41)]
     result = fw.load(folder / "out")["ditto"]
     assert table["prediction"].tolist() == result.predict(new, "BOS").tolist()
     own_data.predict(folder / "out", file, client="BOS", method="ditto", seed=1, output=tmp_path / "said.csv")

@@ -17,7 +17,7 @@ from fedweave.comparison.margins import as_plain, check_margin, set_margin
 from fedweave.comparison.method_result import MethodResult, client_names
 from fedweave.comparison.paired_test import PairedTest
 from fedweave.comparison.user_metrics import register_metric
-from fedweave.comparison.warnings import collect_warnings
+from fedweave.comparison.warnings import collect_warnings, describe_under_training
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.own_data.federation import Federation
@@ -59,8 +59,9 @@ class Comparison:
     def __str__(self) -> str:
         board = self.leaderboard()
         one_task = len({run.task for run in self.study.runs}) == 1
-        line = results.name_unbeaten_control(self.study, self.board) if one_task else ""
-        first = [f"{line[0].upper()}{line[1:]}."] if line else []
+        find = results.name_unbeaten_control
+        lines = (find(self.study, self.board), describe_under_training(self)) if one_task else ()
+        first = [f"{line[0].upper()}{line[1:]}." for line in lines if line]
         return "\n".join([repr(self), *first, format_text(board, self.controls()), *self._explain(board)])
 
     def _repr_html_(self) -> str:

@@ -12,7 +12,7 @@ from fedweave.graphs.quality import ALIKE, VARIATION, quality
 from fedweave.graphs.setting import is_control
 from fedweave.metrics import unit
 from fedweave.prediction.input_description import read_description
-from fedweave.report.answers import explain_under_training
+from fedweave.report.answers import UNDER_TRAINED, explain_under_training
 from fedweave.results import (
     RULE,
     format_score,
@@ -94,12 +94,21 @@ def _compare_with_controls(comparison: Origin) -> list[str]:
     is_local = board["run"].isin([run.name for run in comparison.study.runs if run.info["method"] == "local"])
     order = 1.0 if higher else -1.0
     local, others = (order * board[rows]["mean"].dropna() for rows in (is_local, ~is_local))
-    margin = comparison.study.margin(str(comparison.study.runs[0].info["metric"]))
-    if len(others) and (reason := explain_under_training(comparison.board, results.controls(comparison.study), margin)):
-        lines.append(f"under-trained: no statement about collaboration: {reason}")
+    if line := describe_under_training(comparison):
+        lines.append(line)
     elif len(local) and len(others) and local.max() >= others.max():
         lines.append("no method is above local training: collaboration does not pay here")
     return lines
+
+
+def describe_under_training(comparison: Origin) -> str:
+    """Why the methods of one task say nothing about collaboration, with the words of the report; empty if they do."""
+    others = [run.name for run in comparison.study.runs if run.info["method"] != "local"]
+    if comparison.board.loc[comparison.board["run"].isin(others), "mean"].isna().all():
+        return ""
+    margin = comparison.study.margin(str(comparison.study.runs[0].info["metric"]))
+    reason = explain_under_training(comparison.board, results.controls(comparison.study), margin)
+    return reason and f"{UNDER_TRAINED[0].lower()}{UNDER_TRAINED[1:]}: {reason}"
 
 
 def _compare_with_rules(comparison: Origin, board: pd.DataFrame, higher: bool) -> list[str]:

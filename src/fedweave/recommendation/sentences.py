@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import format_count
-from fedweave.metrics import unit
+from fedweave.metrics import METRICS, unit
 from fedweave.recommendation import answers as kinds
 from fedweave.recommendation import per_client
 from fedweave.recommendation.answers import NO_VERDICT, Answers
@@ -308,14 +308,19 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _format_difference(value: float, metric: str) -> str:
-    return format_difference(value, metric) + unit(metric).replace("%", "points")
+    """A difference of scores with its unit; without one, with the name and the direction of the metric."""
+    if unit(metric) or metric not in METRICS:
+        return format_difference(value, metric) + unit(metric).replace("%", "points")
+    direction = "higher" if METRICS[metric].higher_is_better else "lower"
+    return f"{format_difference(value, metric)} {metric}, {direction} is better"
 
 
 def _format_interval(low: float, high: float, metric: str) -> str:
     """The interval with its name; one client with one seed has none."""
     if not np.isfinite(low + high):
         return "no interval"
-    return f"95 % interval {_format_difference(low, metric)} to {_format_difference(high, metric)}"
+    ends = (format_difference(end, metric) + unit(metric).replace("%", "points") for end in (low, high))
+    return f"95 % interval {' to '.join(ends)}"
 
 
 def _describe_traffic(mib: float) -> str:
