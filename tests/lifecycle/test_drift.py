@@ -100,6 +100,7 @@ def test_a_small_shift_of_many_rows_is_no_drift() -> None:
         DriftSettings(least_shift=0)
 
 
+@pytest.mark.filterwarnings("ignore:ks_2samp")
 @given(st.integers(0, 1000), st.integers(2, 80), st.integers(2, 80), st.integers(1, 40))
 def test_sizes_and_p_values_are_those_of_the_tests(seed: int, first: int, second: int, values: int) -> None:
     """Also with ties and few rows; direction and size are computed apart from p."""
@@ -110,7 +111,7 @@ def test_sizes_and_p_values_are_those_of_the_tests(seed: int, first: int, second
     if test is not None:
         exact = ks_2samp(before, after)
         assert test[1] == pytest.approx(exact.statistic)
-        assert test[2] == pytest.approx(exact.pvalue)
+        assert test[2] == pytest.approx(exact.pvalue, abs=1e-9)
         back = compare_numbers(after, before)
         assert back is not None
         assert back[1:] == pytest.approx(test[1:])

@@ -8,6 +8,7 @@ a column with the model's predictions stands for them.
 """
 
 import textwrap
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -209,6 +210,7 @@ def compare_numbers(before: NDArray[np.float64], after: NDArray[np.float64]) -> 
     """(direction, size, p) by the test of Kolmogorov and Smirnov; None if there is one value. A missing number counts
     as the smallest one.
     """
+    from scipy.special import binom
     from scipy.stats import ks_2samp
 
     first, second = (np.sort(np.where(np.isnan(part), -np.inf, part)) for part in (before, after))
@@ -226,7 +228,9 @@ def compare_numbers(before: NDArray[np.float64], after: NDArray[np.float64]) -> 
     else:
         direction = "higher" if up > down else "lower"
     exact = len(before) * len(after) <= MOST_EXACT
-    return direction, size, float(ks_2samp(first, second, method="exact" if exact else "asymp").pvalue)
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # where the exact p is too small to compute
+        p = ks_2samp(first, second, method="exact" if exact else "asymp").pvalue
+    return direction, size, max(float(p), 2 / binom(len(before) + len(after), len(after)))
 
 
 def compare_categories(before: NDArray[np.str_], after: NDArray[np.str_]) -> tuple[str, float, float] | None:
