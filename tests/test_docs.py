@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.promotions import LIMITS
 from fedweave.data import DATASETS
 from fedweave.errors import BadInput
-from tools import dataset_table, study_gallery, verdict_tables
+from fedweave.lifecycle.drift import DriftSettings
+from tools import dataset_table, promotion_tables, study_gallery, verdict_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -135,6 +137,32 @@ def test_no_cell_makes_more_false_claims_than_it_may():
         table = verdict_tables.table(name)
         assert len(table.splitlines()) == cells + 2
         assert "(!)" not in table
+
+
+def test_the_tables_of_false_promotions_are_those_of_the_files() -> None:
+    """So are the numbers in the sentences; only cells that are said to be above the level have the mark (!)."""
+    text = promotion_tables.PAGE.read_text(encoding="utf-8")
+    assert promotion_tables.fill_tables(text) == text, "run: python -m tools.promotion_tables"
+    with (promotion_tables.FOLDER / "false.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    limits = {(row["scores"], int(row["clients"])): float(row["promotions"]) for row in rows if row["scores"] in LIMITS}
+    largest = max(float(row["promotions"]) for row in rows if row["scores"] not in LIMITS)
+    page = " ".join(text.split())
+    assert f"are promotions above {100 * largest:.1f} % of 2,000 years" in page
+    assert f"last {('six', 'eight')[len(limits) == 8]} lines" in page
+    few = [f"{100 * limits['lopsided', clients]:.1f} %" for clients in (6, 10, 20)]
+    assert f"{few[0]} and {few[1]} of years promote. With 20 clients it is {few[2]}." in page
+    marked = [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("|") and "(!)" in line]
+    assert marked == [["| lopsided", "6"], ["| lopsided", "10"]]
+    with (promotion_tables.FOLDER / "gain.csv").open(encoding="utf-8") as file:
+        nights = [[float(row[name]) for name in row if name.startswith("nights")] for row in csv.DictReader(file)
+                  if (row["clients"], row["rows"]) == ("48", "50") and row["effect"] != "1.0"]  # fmt: skip
+    assert {round(night) for row in nights for night in row} <= {6, 7, 8}  # "about a week with any patience"
+    with (promotion_tables.FOLDER / "drift.csv").open(encoding="utf-8") as file:
+        assert not [row for row in csv.DictReader(file) if float(row["false alarms"]) > 0.05]
+    settings = DriftSettings()
+    assert f"| `level` | {settings.level:g} |" in text
+    assert f"| `least_shift` | {settings.least_shift:g} |" in text
 
 
 def test_the_page_counts_the_verdicts_that_changed() -> None:
