@@ -174,3 +174,14 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
     file.write_text(json.dumps({**content, "training": {"rounds": "many"}}), encoding="utf-8")
     with pytest.raises(BadInput, match=r"life.json: training.rounds: 'many' is not a whole number"):
         fw.Lifecycle(tmp_path / "life")
+
+
+def test_challengers_begin_patience_deliveries_apart(tmp_path: Path) -> None:
+    """One that is given up early does not use up those of the year."""
+    life = begin(tmp_path, patience=4, per_year=9)
+    assert life.next_start(3) == 3
+    begun = tuple(RoleEvent("", number, BEGUN, "", deployed(number)) for number in (3, 7))
+    roles.write_roles(life.folder, Roles(deployed(1), None, begun[:1]))
+    assert [life.next_start(number) for number in (4, 8)] == [7, 8]
+    roles.write_roles(life.folder, Roles(deployed(1), None, begun))
+    assert life.next_start(9) == 12  # not 11, which would be the third in nine deliveries

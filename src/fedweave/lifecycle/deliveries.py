@@ -408,9 +408,9 @@ class Deliveries:
                 {name: pd.Series(dtype="str") for name in columns} | {"number": pd.Series(dtype="int64")}
             )
         kinds = {name: table.dtypes[name] for table in tables for name in table}  # a later one may have fractions
-        return pd.concat(
-            [table.astype({n: k for n, k in kinds.items() if n in table}) for table in tables], ignore_index=True
-        )
+        other = [{name: kinds[name] for name in table if table.dtypes[name] != kinds[name]} for table in tables]
+        tables = [table.astype(change) if change else table for table, change in zip(tables, other, strict=True)]
+        return pd.concat(tables, ignore_index=True)
 
     def state(self, until: int | None = None) -> "pd.DataFrame":
         """Every row that was delivered, as the last change left it, deleted ones too.

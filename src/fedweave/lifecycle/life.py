@@ -222,14 +222,19 @@ class Lifecycle:
             if now.champion is None:
                 first = self._train(newest, progress)
                 self._enter(roles.FIRST, "There was none.", first, champion=first)
-            elif now.challenger is None and now.champion.version < newest and self._may_begin(now, newest):
+            elif now.challenger is None and now.champion.version < newest and self.next_start(newest) <= newest:
                 next_one = self._train(newest, progress)
                 reason = f"Deliveries after {newest} test it against version {now.champion.version}."
                 self._enter(roles.BEGUN, reason, next_one, challenger=next_one)
             return [*self.roles.events[before:]]
 
-    def _may_begin(self, now: Roles, newest: int) -> bool:
-        return self.settings.challenge.next_start(now.starts, newest) <= newest
+    def next_start(self, newest: int) -> int:
+        """The first delivery, `newest` or a later one, with which a challenger may begin.
+
+        They begin `patience` deliveries apart, so that one that is given up early leaves the others of the year to it.
+        """
+        starts, plan = self.roles.starts, self.settings.challenge
+        return plan.next_start(starts, max(newest, starts[-1] + plan.patience) if starts else newest)
 
     def _decide(self, newest: int) -> None:
         """Move the roles where the test is over."""
@@ -341,7 +346,7 @@ class Lifecycle:
             return str(self.judge().describe(self.load(now.challenger).run.info["metric"]))
         if now.champion is None:
             return "There is no champion yet: fedweave challenge trains it."
-        start = self.settings.challenge.next_start(now.starts, max(self.newest, now.champion.version + 1))
+        start = self.next_start(max(self.newest, now.champion.version + 1))
         return f"There is no challenger; the next one can begin with delivery {start}."
 
 

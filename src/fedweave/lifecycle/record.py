@@ -67,7 +67,8 @@ class RowAnswers:
             share = binomtest(right, count).proportion_ci(method="wilson")
             return 100 * float(share.low), 100 * float(share.high)
         draws = np.random.default_rng(count).integers(count, size=(DRAWS, count))
-        scores = np.array([self.score(metric, rows) for rows in draws])
+        of_rows = self.row_scores(metric)
+        scores = of_rows[draws].mean(1) if of_rows is not None else [self.score(metric, rows) for rows in draws]
         if not np.isfinite(scores).any():
             return float("nan"), float("nan")
         low, high = np.nanquantile(scores, [0.025, 0.975])
