@@ -63,6 +63,9 @@ GITIGNORE = """# data, results and caches: reproducible by `dvc repro`, stored b
 /server-keys/
 /state/
 /superlink.db
+# of the commands on a life
+.deliveries.lock
+.roles.lock
 __pycache__/
 *.py[co]
 """
