@@ -1,5 +1,6 @@
 """Results as objects: tidy tables with the names of clients, tests, figures."""
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -26,6 +27,8 @@ from fedweave.report.tuning import describe_rates
 from fedweave.results import Run, Study, parts, statistics
 from fedweave.results.marks import find_test
 from fedweave.results.runs import read_margins
+
+WIDTH = 120  # columns of a printed sentence
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -61,7 +64,7 @@ class Comparison:
         one_task = len({run.task for run in self.study.runs}) == 1
         find = results.name_unbeaten_control
         lines = (find(self.study, self.board), describe_under_training(self)) if one_task else ()
-        first = [f"{line[0].upper()}{line[1:]}." for line in lines if line]
+        first = [part for line in lines if line for part in textwrap.wrap(f"{line[0].upper()}{line[1:]}.", WIDTH)]
         return "\n".join([repr(self), *first, format_text(board, self.controls()), *self._explain(board)])
 
     def _repr_html_(self) -> str:

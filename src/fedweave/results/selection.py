@@ -119,7 +119,8 @@ def score_matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
     rows = table[table["run"] == run]
     seeds, clients = np.unique(rows["seed"]), np.unique(rows["client"])
     values = _matrix(rows, "seed", seeds, clients)
-    return pd.DataFrame(values, pd.Index(seeds, name="seed"), pd.Index(clients, name="client"))
+    # A copy would have another order in memory, and so other last bits of sums.
+    return pd.DataFrame(values, pd.Index(seeds, name="seed"), pd.Index(clients, name="client"), copy=False)
 
 
 def best_rounds(run: Run) -> np.ndarray:
