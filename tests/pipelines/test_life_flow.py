@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 import fedweave as fw
 from fedweave.pipelines.scheduling.life_flow import night
@@ -26,8 +27,9 @@ def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: 
     state = night("life", return_state=True)
     assert state.is_completed(), state.message
     with get_client(sync_client=True) as client:
-        runs = {run.name: run for run in client.read_task_runs() if run.flow_run_id == state.state_details.flow_run_id}
-        tables = {one.key: json.loads(str(one.data)) for one in client.read_artifacts() if one.key}
+        own = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
+        runs = {run.name: run for run in client.read_task_runs(flow_run_filter=own)}
+        tables = {one.key: json.loads(str(one.data)) for one in client.read_artifacts(flow_run_filter=own)}
     assert [runs[step].state_name for step in ("refresh", "evaluate", "challenge")] == [
         "Quarantined", "Completed", "Completed",
     ]  # fmt: skip
