@@ -9,9 +9,11 @@ takes a step of Newton's method. The gradient is exact, also through û. So are 
 β, X' W X − X' W Z Λ H⁻¹ Λ' Z' W X, the derivative of log|H| is left out, which changes the path and not the optimum.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
-from torch.func import grad, grad_and_value
+from torch.func import jvp
 from torch.nn.functional import softplus
 
 from fedweave.families.mixed_effects import Rows, count_columns, entries, pack, start_point, unpack
@@ -25,34 +27,30 @@ UNKNOWN = torch.finfo(torch.float64).max  # a value that none is worse than
 
 
 def find_mode(rows: Rows, coef: Tensor, factor: Tensor) -> Tensor:
-    """û [K, q] for β [K, d] and Λ [K, q, q], by damped steps of Newton's method.
+    """û [K, q] for β [K, d] and Λ [K, q, q], by as many steps as it can take."""
+    mode = coef.new_zeros(*factor.shape[:2])
+    for _ in range(MODE_STEPS):
+        mode, _ = improve_mode(rows, coef, factor, mode)
+    return mode
+
+
+def improve_mode(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor) -> tuple[Tensor, Tensor]:
+    """(a point nearer to û than `mode` [K, q], the distance [K] in logits), by a damped step of Newton's method.
 
     The damping is that of functions whose third derivative is bounded by M times the second one, here with the longest
     row of Z Λ as M (Sun & Tran-Dinh, Mathematical Programming 178, 2019, arXiv:1703.04599, Theorem 2 with ν = 2).
     """
-    fixed, random = _fixed_part(rows, coef), _random_columns(rows, factor)
-    bound = (random.square().sum(-1).sqrt() * (rows.weight > 0)).amax(-1)
-    mode = coef.new_zeros(*factor.shape[:2])
-    for _ in range(MODE_STEPS):
-        step, _ = _mode_step(rows, fixed, random, mode)
-        size = (bound * step.square().sum(-1).sqrt()).clamp(min=1e-12)
-        mode = mode + (torch.log1p(size) / size)[:, None] * step
-    return mode
+    at = _Point.of(rows, coef, factor, mode)
+    step, bound = at.step, (at.random.square().sum(-1).sqrt() * (rows.weight > 0)).amax(-1)
+    size = (bound * step.square().sum(-1).sqrt()).clamp(min=1e-12)
+    return mode + (torch.log1p(size) / size)[:, None] * step, size
 
 
 def log_likelihood(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor) -> Tensor:
-    """Laplace's approximation [K] of the log-likelihood at û, `mode` [K, q].
-
-    Two more steps of Newton's method carry the dependence of û on β and Λ, whose first and second derivatives are exact
-    after them.
-    """
-    fixed, random = _fixed_part(rows, coef), _random_columns(rows, factor)
-    for _ in range(2):
-        mode = mode + _mode_step(rows, fixed, random, mode)[0]
-    logits = fixed + torch.einsum("kbq,kq->kb", random, mode)
-    _, precision = _mode_step(rows, fixed, random, mode)
-    fit = ((rows.targets * logits - softplus(logits)) * rows.weight).sum(-1)
-    log_determinant = 2 * torch.linalg.cholesky(precision).diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    """Laplace's approximation [K] of the log-likelihood at û, `mode` [K, q]."""
+    at = _Point.of(rows, coef, factor, mode)
+    fit = ((rows.targets * at.logits - softplus(at.logits)) * rows.weight).sum(-1)
+    log_determinant = 2 * torch.linalg.cholesky(at.precision).diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return fit - mode.square().sum(-1) / 2 - log_determinant / 2
 
 
@@ -64,27 +62,19 @@ def client_terms(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor, slopes:
     """
     i, j = entries(factor.shape[-1], slopes, coef.device)
 
-    def negative(coef: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-        values = -log_likelihood(rows, coef, factor, mode)
-        return values.sum(), values  # models do not depend on each other, so the sum has the gradient of each
+    def gradient(factor: Tensor) -> Tensor:
+        moved = mode + _Point.of(rows, coef, factor, mode).step  # of Λ: û, and its derivative exactly
+        return -_slopes(_Point.of(rows, coef, factor, moved), i, j)
 
-    def gradient(coef: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-        (slopes, scales), (_, values) = grad_and_value(negative, argnums=(0, 1), has_aux=True)(coef, factor)
-        return torch.cat([slopes, scales[:, i, j]], -1), values
-
-    def slope_of(entry: int) -> Tensor:
-        slopes, scales = grad(lambda c, f: gradient(c, f)[0][:, coef.shape[-1] + entry].sum(), argnums=(0, 1))(
-            coef, factor
-        )
-        return torch.cat([slopes, scales[:, i, j]], -1)
-
-    first, values = gradient(coef, factor)
-    lower = [slope_of(entry) for entry in range(len(i))]
-    scale_rows = torch.stack(lower, -2)  # [K, k, T]
-    block = _information(rows, coef, factor, mode)
-    upper = torch.cat([block, scale_rows[..., : coef.shape[-1]].mT], -1)
+    at = _Point.of(rows, coef, factor, mode)
+    directions = torch.zeros(len(i), *factor.shape[1:], dtype=factor.dtype, device=factor.device)
+    directions[torch.arange(len(i), device=i.device), i, j] = 1.0
+    derivatives = [jvp(gradient, (factor,), (one.expand_as(factor),))[1] for one in directions]
+    scale_rows = torch.stack(derivatives, -2)  # [K, k, T]
+    upper = torch.cat([_information(at), scale_rows[..., : coef.shape[-1]].mT], -1)
     hessian = pack(torch.cat([upper, scale_rows], -2))
-    return {"value": values, "gradient": first, "hessian": hessian, "rows": rows.weight.sum()}
+    value = -log_likelihood(rows, coef, factor, mode)
+    return {"value": value, "gradient": -_slopes(at, i, j), "hessian": hessian, "rows": rows.weight.sum()}
 
 
 def start_state(clients: int, models: int, columns: int, slopes: str, like: Tensor) -> Tree:
@@ -151,8 +141,36 @@ def _column(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
-def _fixed_part(rows: Rows, coef: Tensor) -> Tensor:
-    return coef @ rows.design.mT
+class _Point(NamedTuple):
+    """A client's rows at (β, Λ, u): X [B, d], Z Λ [K, B, q], u [K, q], logits, the residuals (y − p) and the weights W
+    [K, B], p (1 − p) (1 − 2 p) [K, B], and H [K, q, q]; rows of padding have weight 0.
+    """
+
+    design: Tensor
+    random: Tensor
+    mode: Tensor
+    logits: Tensor
+    residuals: Tensor
+    weights: Tensor
+    thirds: Tensor
+    precision: Tensor
+
+    @classmethod
+    def of(cls, rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor) -> "_Point":
+        random = _random_columns(rows, factor)
+        logits = coef @ rows.design.mT + torch.einsum("kbq,kq->kb", random, mode)
+        chances = torch.sigmoid(logits)
+        weights = chances * (1 - chances) * rows.weight
+        identity = torch.eye(mode.shape[-1], dtype=mode.dtype, device=mode.device)
+        precision = identity + torch.einsum("kbq,kb,kbr->kqr", random, weights, random)
+        residuals = (rows.targets - chances) * rows.weight
+        return cls(rows.design, random, mode, logits, residuals, weights, weights * (1 - 2 * chances), precision)
+
+    @property
+    def step(self) -> Tensor:
+        """A step of Newton's method towards û [K, q]."""
+        slope = torch.einsum("kbq,kb->kq", self.random, self.residuals) - self.mode
+        return torch.linalg.solve(self.precision, slope[..., None])[..., 0]
 
 
 def _random_columns(rows: Rows, factor: Tensor) -> Tensor:
@@ -160,21 +178,23 @@ def _random_columns(rows: Rows, factor: Tensor) -> Tensor:
     return torch.einsum("bq,kqr->kbr", rows.design[:, : factor.shape[-1]], factor)
 
 
-def _mode_step(rows: Rows, fixed: Tensor, random: Tensor, mode: Tensor) -> tuple[Tensor, Tensor]:
-    """(a step of Newton's method towards û [K, q], H [K, q, q])."""
-    chances = torch.sigmoid(fixed + torch.einsum("kbq,kq->kb", random, mode))
-    slope = torch.einsum("kbq,kb->kq", random, (rows.targets - chances) * rows.weight) - mode
-    curvature = chances * (1 - chances) * rows.weight
-    identity = torch.eye(mode.shape[-1], dtype=mode.dtype, device=mode.device)
-    precision = identity + torch.einsum("kbq,kb,kbr->kqr", random, curvature, random)
-    return torch.linalg.solve(precision, slope[..., None])[..., 0], precision
+def _slopes(at: _Point, i: Tensor, j: Tensor) -> Tensor:
+    """The gradient [K, T] of the log-likelihood at û in β and the entries (i, j) of Λ.
+
+    h is stationary in u. In log|H| = log|I + Σ_b W_b z_b z_b'|, with z_b the rows of Z Λ, the logits move W by `bend`,
+    û moves the logits by z_b' dû, and Λ moves z_b itself; H dû is the derivative of Σ_b z_b (y − p)_b.
+    """
+    lean = torch.linalg.solve(at.precision, at.random.mT).mT  # H⁻¹ z_b [K, B, q]
+    bend = (at.random * lean).sum(-1) * at.thirds / 2
+    pull = torch.einsum("kbq,kb->kq", lean, bend)
+    each = at.residuals - bend + at.weights * torch.einsum("kbq,kq->kb", at.random, pull)  # slope of each logit
+    rest = at.residuals[..., None] * pull[:, None] + at.weights[..., None] * lean
+    scales = torch.einsum("bi,kbj->kij", at.design[:, : at.mode.shape[-1]], each[..., None] * at.mode[:, None] - rest)
+    return torch.cat([each @ at.design, scales[:, i, j]], -1)
 
 
-def _information(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor) -> Tensor:
+def _information(at: _Point) -> Tensor:
     """X' W X − X' W Z Λ H⁻¹ Λ' Z' W X [K, d, d]."""
-    fixed, random = _fixed_part(rows, coef), _random_columns(rows, factor)
-    _, precision = _mode_step(rows, fixed, random, mode)
-    chances = torch.sigmoid(fixed + torch.einsum("kbq,kq->kb", random, mode))
-    weighted = (chances * (1 - chances) * rows.weight)[..., None] * rows.design  # [K, B, d]
-    across = random.mT @ weighted
-    return rows.design.mT @ weighted - across.mT @ torch.linalg.solve(precision, across)
+    weighted = at.weights[..., None] * at.design  # [K, B, d]
+    across = at.random.mT @ weighted
+    return at.design.mT @ weighted - across.mT @ torch.linalg.solve(at.precision, across)

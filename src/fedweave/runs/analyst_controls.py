@@ -321,20 +321,30 @@ def _fit_classes(clients: Sequence[Rows], ridges: Sequence[float]) -> list[list[
     stacked = Rows(design, targets.repeat(1, len(ridges), 1), weight)
     ridge = torch.tensor(ridges, dtype=design.dtype).repeat_interleave(classes)
     state = mixed_classes.start_state(len(clients), len(ridge), columns, "none", design.new_zeros(()))
-    find = torch.func.vmap(mixed_classes.find_mode, in_dims=(0, None, None))
+    improve = torch.func.vmap(mixed_classes.improve_mode, in_dims=(0, None, None, 0))
     terms = torch.func.vmap(
         lambda rows, coef, factor, mode: mixed_classes.client_terms(rows, coef, factor, mode, "none"),
         in_dims=(0, None, None, 0),
     )
+    mode = design.new_zeros(len(clients), len(ridge), 1)
+
+    def find_mode(coef: Tensor, factor: Tensor, mode: Tensor) -> Tensor:
+        for _ in range(mixed_classes.MODE_STEPS):
+            mode, distance = improve(stacked, coef, factor, mode)
+            if float(distance.max()) < 1e-7:  # the next one would be its square
+                break
+        return mode
+
     for _ in range(STEPS):
         coef, factor = split_point(state["point"], "none")
-        uploads = terms(stacked, coef, factor, find(stacked, coef, factor))
+        mode = find_mode(coef, factor, mode)
+        uploads = terms(stacked, coef, factor, mode)
         new = mixed_classes.server_step(state, torch.arange(len(clients)), uploads, "none", ridge)
         change, state = float((new["point"] - state["point"]).abs().max()), new
         if change < 1e-3:
             break
     coef, factor = split_point(state["point"], "none")
-    fits = [add_effects(coef, factor, mode) for mode in find(stacked, coef, factor)]
+    fits = [add_effects(coef, factor, effects) for effects in find_mode(coef, factor, mode)]
     return [[fit[start : start + classes] for fit in fits] for start in range(0, len(ridge), classes)]
 
 
