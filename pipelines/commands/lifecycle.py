@@ -41,7 +41,7 @@ def refresh(
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
     margin: own_data.Margin = "",
     patience: Annotated[
-        int, typer.Option(help="deliveries after which a challenger is given up; default: 30", show_default=False)
+        int, typer.Option(help="deliveries after which a challenger is given up; default: 90", show_default=False)
     ] = 0,
     per_year: Annotated[int, typer.Option(help="deliveries of a year; default: 365", show_default=False)] = 0,
     settings: Annotated[

@@ -34,10 +34,9 @@ def _scores_at_point(run: Run) -> pd.DataFrame:
 
 
 def _select_seed_scores(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataFrame:
-    parts = {split: rows[rows["split"] == split] for split in ("val", "test")}
-    if any(part.empty for part in parts.values()):
-        splits = sorted(rows["split"].unique())
+    if {*(splits := sorted(rows["split"].unique()))} != {"val", "test"}:
         raise BadInput(f"{run.folder / 'evaluations.parquet'}: splits {splits}; both val and test are needed")
+    parts = {split: rows[rows["split"] == split] for split in ("val", "test")}
     rounds, clients = np.intersect1d(*(part["round"] for part in parts.values())), np.unique(parts["test"]["client"])
     val, test = (_matrix(part, "round", rounds, clients) for part in parts.values())
     value, selected_rounds = np.full(len(clients), np.nan), np.full(len(clients), -1)
