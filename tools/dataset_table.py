@@ -15,8 +15,8 @@ from fedweave.data import DATASETS
 from fedweave.data.sources.origins import CATALOGUE, LIMITS, FileSet
 from fedweave.data.sources.packaged import PACKAGED
 from fedweave.errors import BadInput
-from fedweave.files.atomic import write_atomic
 from fedweave.study.spec import read_yaml
+from tools.pages import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "datasets" / "README.md"
@@ -35,9 +35,7 @@ def main() -> None:
     Raises:
         BadInput: the page has no place for the table.
     """
-    text = PAGE.read_text(encoding="utf-8")
-    if (new := fill_table(text)) != text:
-        write_atomic(PAGE, new)
+    rewrite(PAGE, fill_table)
 
 
 def fill_table(text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks import drift, promotions
-from fedweave.files.atomic import write_atomic
+from tools.pages import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "promotions.md"
@@ -23,9 +23,7 @@ TAKEN = {"false": ("promotions", promotions.breaks, "years"), "drift": ("test at
 
 def main() -> None:
     """Rewrite the page if its tables differ from the files."""
-    text = PAGE.read_text(encoding="utf-8")
-    if (new := fill_tables(text)) != text:
-        write_atomic(PAGE, new)
+    rewrite(PAGE, fill_tables)
 
 
 def fill_tables(text: str) -> str:

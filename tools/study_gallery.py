@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import write_atomic
 from fedweave.study import catalogue
 from fedweave.study.spec import read_yaml
+from tools.pages import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "studies.md"
@@ -30,9 +30,7 @@ def main() -> None:
     Raises:
         BadInput: the page has no place for a folder of studies.
     """
-    text = PAGE.read_text(encoding="utf-8")
-    if (new := fill_tables(text)) != text:
-        write_atomic(PAGE, new)
+    rewrite(PAGE, fill_tables)
 
 
 def fill_tables(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.verdicts import FACTORS, INTERVALS, breaks
-from fedweave.files.atomic import write_atomic
+from tools.pages import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "comparison.md"
@@ -20,9 +20,7 @@ TITLES = {"differences": "intervals of differences", "means": "intervals of mean
 
 def main() -> None:
     """Rewrite the page if its tables differ from the files."""
-    text = PAGE.read_text(encoding="utf-8")
-    if (new := fill_tables(text)) != text:
-        write_atomic(PAGE, new)
+    rewrite(PAGE, fill_tables)
 
 
 def fill_tables(text: str) -> str:

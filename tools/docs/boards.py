@@ -18,6 +18,7 @@ from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from tools.docs import claims
 from tools.docs.stored_numbers import CLIENTS
+from tools.pages import rewrite
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"),)
@@ -41,9 +42,7 @@ def main(*studies: str) -> None:
     for study in studies:
         copy_board(study)
     for page in PAGES:
-        text = page.read_text(encoding="utf-8")
-        if (new := fill_blocks(text)) != text:
-            write_atomic(page, new)
+        rewrite(page, fill_blocks)
 
 
 def copy_board(study: str) -> None:

@@ -28,6 +28,7 @@ from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import SYMBOLS
 from tools.docs import boards, claims
 from tools.docs.stored_numbers import CLIENTS
+from tools.pages import rewrite
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
@@ -51,9 +52,7 @@ def main(action: str = "") -> None:
         raise BadInput(f"graph_tables: {action!r} is unknown; write take, or nothing")
     if action:
         copy_results()
-    text = PAGE.read_text(encoding="utf-8")
-    if (new := fill_blocks(text)) != text:
-        write_atomic(PAGE, new)
+    rewrite(PAGE, fill_blocks)
 
 
 def copy_results() -> None:

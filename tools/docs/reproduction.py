@@ -23,6 +23,7 @@ from fedweave.results import marks, published
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
 from tools.docs.stored_numbers import CLIENTS, SIZES, printed_rows
+from tools.pages import rewrite
 
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
@@ -60,9 +61,7 @@ def main(*studies: str) -> None:
     for study in studies:
         merge(study)
     for page in (*pages(), *sorted(METHODS.glob("*.md"))):
-        text = page.read_text(encoding="utf-8")
-        if (new := fill_blocks(text)) != text:
-            write_atomic(page, new)
+        rewrite(page, fill_blocks)
     ledger.main()
     for line in figures.problems(*(page.read_text(encoding="utf-8") for page in pages())):
         print(line)

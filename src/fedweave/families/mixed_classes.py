@@ -48,10 +48,13 @@ def improve_mode(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor) -> tupl
 
 def log_likelihood(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor) -> Tensor:
     """Laplace's approximation [K] of the log-likelihood at û, `mode` [K, q]."""
-    at = _Point.of(rows, coef, factor, mode)
+    return _log_likelihood(rows, _Point.of(rows, coef, factor, mode))
+
+
+def _log_likelihood(rows: Rows, at: "_Point") -> Tensor:
     fit = ((rows.targets * at.logits - softplus(at.logits)) * rows.weight).sum(-1)
     log_determinant = 2 * torch.linalg.cholesky(at.precision).diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return fit - mode.square().sum(-1) / 2 - log_determinant / 2
+    return fit - at.mode.square().sum(-1) / 2 - log_determinant / 2
 
 
 def client_terms(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor, slopes: str) -> Tree:
@@ -73,7 +76,7 @@ def client_terms(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor, slopes:
     scale_rows = torch.stack(derivatives, -2)  # [K, k, T]
     upper = torch.cat([_information(at), scale_rows[..., : coef.shape[-1]].mT], -1)
     hessian = pack(torch.cat([upper, scale_rows], -2))
-    value = -log_likelihood(rows, coef, factor, mode)
+    value = -_log_likelihood(rows, at)
     return {"value": value, "gradient": -_slopes(at, i, j), "hessian": hessian, "rows": rows.weight.sum()}
 
 

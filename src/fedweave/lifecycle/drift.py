@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedweave.errors import BadInput, format_value
-from fedweave.metrics import higher_is_better, unit
-from fedweave.results.formats import format_difference
+from fedweave.metrics import higher_is_better
+from fedweave.results.formats import format_gain
 from fedweave.results.statistics import holm
 from fedweave.results.verdicts import join_names
 
@@ -88,10 +88,9 @@ class DriftGroup:
         share = " to ".join(dict.fromkeys(f"{100 * size:.0f}" for size in (min(sizes), max(sizes))))
         sentence = f"{join_names(self.clients)}: {words}; {share} % of the rows moved"
         if np.isfinite(self.effect):
-            points = unit(metric) and " points"
-            sentence += f"; {metric or 'score'} {format_difference(self.effect, metric)}{points}"
+            sentence += f"; {metric or 'score'} {format_gain(self.effect, metric)}"
             if np.isfinite(self.other_effect):
-                sentence += f", of the other clients {format_difference(self.other_effect, metric)}{points}"
+                sentence += f", of the other clients {format_gain(self.other_effect, metric)}"
         return f"{sentence}."
 
     def harms(self, metric: str) -> bool:

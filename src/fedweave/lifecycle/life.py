@@ -53,6 +53,7 @@ class Lifecycle:
             BadInput: there is none in the folder.
         """
         self.folder = Path(folder)
+        self._loaded = dict[Deployed, MethodResult]()  # models of a training never change
         self.settings = life_settings.read_settings(self.folder)
 
     @classmethod
@@ -116,7 +117,9 @@ class Lifecycle:
 
     def load(self, deployed: Deployed) -> MethodResult:
         """The models of a training."""
-        return load(self.models(deployed.version))[deployed.method]
+        if deployed not in self._loaded:
+            self._loaded[deployed] = load(self.models(deployed.version))[deployed.method]
+        return self._loaded[deployed]
 
     def models(self, version: int) -> Path:
         """The folder of the models that were trained on a version."""
@@ -145,17 +148,14 @@ class Lifecycle:
             now, scored = self.roles, self.record
             done = {*zip(scored["delivery"], scored["version"], strict=True)}
             deployed = {role: one for role, one in ((CHAMPION, now.champion), (CHALLENGER, now.challenger)) if one}
-            models = {role: self.load(one) for role, one in deployed.items()}
             for arrival in self.deliveries.ledger.arrivals:
                 ready = {role: one for role, one in deployed.items() if one.since < arrival.number}
                 due = {role for role, one in ready.items() if (arrival.number, one.version) not in done}
                 if due and arrival.labelled:
-                    self._score(arrival, ready, {role: models[role] for role in ready}, due)
+                    self._score(arrival, ready, due)
             return self.record.iloc[len(scored) :]
 
-    def _score(
-        self, arrival: Arrival, deployed: dict[str, Deployed], models: dict[str, MethodResult], due: set[str]
-    ) -> None:
+    def _score(self, arrival: Arrival, deployed: dict[str, Deployed], due: set[str]) -> None:
         """Add the scores of the roles in `due` on one delivery."""
         terms = self.settings.terms
         rows = self.deliveries.rows(arrival.number)
@@ -166,6 +166,7 @@ class Lifecycle:
         }
         if {*deployed} == {CHAMPION, CHALLENGER}:
             about[CHALLENGER]["against"] = deployed[CHAMPION].version
+        models = {role: self.load(one) for role, one in deployed.items()}
         entries = record.score(rows, terms.client, terms.label, models)
         record.append(self.folder, [{**about[entry["role"]], **entry} for entry in entries if entry["role"] in due])
 

@@ -44,6 +44,15 @@ class Reading:
         """Whether it is a file, to which others may come, so that what another file held stays."""
         return isinstance(self.content, Path)
 
+    @property
+    def file_name(self) -> str:
+        """A name for the content in a file, whose ending says what it is."""
+        if isinstance(self.content, Path):
+            return self.content.name
+        if isinstance(self.content, bytes):
+            return "command.parquet" if self.content.startswith(PARQUET) else "command.csv"
+        return "query.csv"
+
     def load(self, names: Collection[str], labels: Collection[str] = (), encoding: str = "") -> "pd.DataFrame":
         """The rows; texts in columns of `names` stay as they are written, see `read_table`.
 
@@ -58,7 +67,7 @@ class Reading:
         from tempfile import TemporaryDirectory
 
         with TemporaryDirectory() as folder:  # readers choose by the ending
-            file = Path(folder) / ("command.parquet" if self.content.startswith(PARQUET) else "command.csv")
+            file = Path(folder) / self.file_name
             file.write_bytes(self.content)
             return user_files.read_table(file, None, names, encoding, labels, typed=False)
 
@@ -67,14 +76,12 @@ class Reading:
         from fedweave.files.atomic import write_atomic
 
         if isinstance(self.content, Path):
-            name, content = self.content.name, self.content.read_bytes()
-        elif isinstance(self.content, bytes):
-            name = "command.parquet" if self.content.startswith(PARQUET) else "command.csv"
-            content = self.content
+            content = self.content.read_bytes()
         else:
-            name, content = "query.csv", self.content.to_csv(index=False).encode()
-        write_atomic(folder / f"{self.digest[:12]}-{name}", content)
-        return folder / f"{self.digest[:12]}-{name}"
+            content = self.content if isinstance(self.content, bytes) else self.content.to_csv(index=False).encode()
+        file = folder / f"{self.digest[:12]}-{self.file_name}"
+        write_atomic(file, content)
+        return file
 
 
 def _check_end(file: Path) -> None:

@@ -13,7 +13,7 @@ from fedweave.recommendation import per_client
 from fedweave.recommendation.answers import NO_VERDICT, Answers
 from fedweave.report.answers import UNDER_TRAINED
 from fedweave.results import statistics
-from fedweave.results.formats import format_difference
+from fedweave.results.formats import format_difference, format_gain
 from fedweave.results.marks import NOTHING_SHOWN, reason_without_verdict
 from fedweave.results.verdicts import join_names
 
@@ -310,7 +310,7 @@ def _join_names(names: Sequence[str]) -> str:
 def _format_difference(value: float, metric: str) -> str:
     """A difference of scores with its unit; without one, with the name and the direction of the metric."""
     if unit(metric) or metric not in METRICS:
-        return format_difference(value, metric) + unit(metric).replace("%", "points")
+        return format_gain(value, metric)
     direction = "higher" if METRICS[metric].higher_is_better else "lower"
     return f"{format_difference(value, metric)} {metric}, {direction} is better"
 
@@ -319,8 +319,7 @@ def _format_interval(low: float, high: float, metric: str) -> str:
     """The interval with its name; one client with one seed has none."""
     if not np.isfinite(low + high):
         return "no interval"
-    ends = (format_difference(end, metric) + unit(metric).replace("%", "points") for end in (low, high))
-    return f"95 % interval {' to '.join(ends)}"
+    return f"95 % interval {format_gain(low, metric)} to {format_gain(high, metric)}"
 
 
 def _describe_traffic(mib: float) -> str:

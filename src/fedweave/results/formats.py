@@ -36,6 +36,11 @@ def format_difference(value: float, metric: str) -> str:
     return ("+" if value > 0 and text.strip("0.") else "") + with_minus_sign(text)
 
 
+def format_gain(value: float, metric: str) -> str:
+    """A difference of scores with its sign and unit: percentages differ by points."""
+    return format_difference(value, metric) + unit(metric).replace("%", "points")
+
+
 def format_difference_interval(low: float, high: float, metric: str) -> str:
     """`low to high` of a difference."""
     return f"{format_difference(low, metric)} to {format_difference(high, metric)}"

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.metrics import unit
-from fedweave.results.formats import ALPHA, format_difference
+from fedweave.results.formats import ALPHA, format_gain
 from fedweave.results.joint_test import LEAST_CLIENTS
 from fedweave.results.statistics import BETTER, EQUIVALENT, OPEN, WORSE
 
@@ -189,7 +188,7 @@ class Challenge:
             return f"Open: no delivery yet of {format_count(self.plan.patience, 'delivery')}."
         last = self.looks[-1]
         seen = (
-            f"{format_difference(last.difference, metric)}{unit(metric) and ' points'} over "
+            f"{format_gain(last.difference, metric)} over "
             f"{format_count(last.clients, 'client')} after {format_count(len(self.looks), 'delivery')}"
         )
         if self.verdict != OPEN:

@@ -1,8 +1,7 @@
 """Pickles of numpy arrays in the files of data sets, whose digests are known, or which a package has installed.
 
 A pickle may name numpy's own functions only, and a table also pandas' classes, for which it gets plain values; so none
-runs other code. Numpy trusts the sizes in it: files of
-unknown origin need `fedweave.files.unpickler`.
+runs other code. Numpy trusts the sizes in it: files of unknown origin need `fedweave.files.unpickler`.
 """
 
 import io
