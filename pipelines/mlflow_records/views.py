@@ -23,7 +23,8 @@ The methods on each task, best first: {links}.
 with one seed), or the reason why a run has no rank (`not federated`, `trained on test rows`).
 `pre` is the score of the models as received, `post` after local training; a method's score is one of the two.
 What a method's graph shows: `group_auc`, `group_precision`, `group_mass` (true groups), `similarity_correlation`
-(targets that are alike), `row_variation`, `edge_value_correlation` (the gain by a source), as in leaderboard.csv.
+(targets that are alike), `edge_value_correlation` (the gain by a source), and whether it has collapsed: `row_variation`
+(0: one mixture for all), `effective_sources`, `distance_to_uniform`, `distance_to_self`, as in leaderboard.csv.
 `record` says whether it shows the results of now (`current`) or earlier ones (`superseded`, with reason and commit).
 Across studies: choose several experiments, then filter by `tags.kind = 'method' AND tags.record = 'current' AND
 tags.dataset = '{dataset}'` and sort by `metrics.{metric}`.

@@ -126,12 +126,6 @@ def test_a_row_with_nan_has_no_projection() -> None:
     assert nearest[2].tolist() == [1.0, 0.0, 0.0]
 
 
-def test_metrics_of_weights() -> None:
-    uniform = torch.full((2, N, N), 1.0 / N, dtype=torch.float64)
-    torch.testing.assert_close(collaboration.row_entropy(uniform), torch.full((2,), math.log(N)).double())
-    assert collaboration.row_entropy(torch.eye(N)) == 0
-
-
 def test_shares_of_oneself_of_similar_and_of_other_clients() -> None:
     """Twenty clients in groups of four: own + 3 similar + 16 other is a complete row."""
     weights = torch.rand(6, 20, 20, dtype=torch.float64)

@@ -51,7 +51,8 @@ def test_results_are_there(project: Project) -> None:
     assert ",".join(board.columns) == (
         "study,dataset,setting,method,metric,mean,std,seeds,pooled,client_std,worst10,low,high,mark,vs_local,"
         "vs_fedavg_ft,gain,loss,clients,pre,post,best_round,at_last,group_auc,group_precision,group_mass,"
-        "similarity_correlation,row_variation,edge_value_correlation,bytes_up,bytes_down,seconds,published_mean,published_std"
+        "similarity_correlation,row_variation,effective_sources,distance_to_uniform,distance_to_self,"
+        "edge_value_correlation,bytes_up,bytes_down,seconds,published_mean,published_std"
     )
     assert len(board) == 3
     assert board["seeds"].eq(2).all()

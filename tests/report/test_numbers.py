@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedweave import plots, results
-from fedweave.report import baselines, board, graphs, optional_files, rounds, summary
+from fedweave.report import baselines, board, graph_summary, graphs, optional_files, rounds
 from tests.fake_results import write_study
 
 
@@ -72,15 +72,15 @@ def test_the_graph_is_the_mean_over_seeds_at_their_reported_rounds(
 
 
 def test_words_for_graphs_that_show_the_groups() -> None:
-    """Chance is 0.5. A graph with equal rows shows no groups, for any AUC."""
-    auc = {"A": 0.95, "B": 0.75, "C": 0.55, "D": 0.95}
+    """Chance is 0.5. A graph that has collapsed shows no groups, for any AUC."""
+    auc = {"A": 0.95, "B": 0.75, "C": 0.55, "D": 0.95, "E": 0.7}
     rows = pd.DataFrame({"run": [*auc], "method": [*auc], "value": [*auc.values()]})
-    variation = pd.Series({"A": 0.5, "B": 0.5, "C": 0.5, "D": 1e-9})
+    collapsed = pd.Series({"A": "", "B": "", "C": "", "D": "consensus", "E": "self"})
     study: Any = SimpleNamespace(runs=[SimpleNamespace(task="t", group=None)])
-    text = summary._group_recovery("t", rows, variation, study)
+    text = graph_summary._group_recovery("t", rows, collapsed, study)
     assert text == (
-        "t, the groups: found by A 0.95; partly by B 0.75; not by C 0.55; no graph, rows nearly identical: D 0.95 "
-        "(AUC; 0.5 is chance)."
+        "t, the groups: found by A 0.95; partly by B 0.75; not by C 0.55; no graph, rows nearly identical: D 0.95; "
+        "no graph, each client learns from itself: E 0.70 (AUC; 0.5 is chance)."
     )
 
 

@@ -191,6 +191,30 @@ def test_identical_rows_do_not_vary(rng: np.random.Generator) -> None:
     assert np.isnan(quality.row_variation(np.array([[0.0, 1, -1], [-1, 0, 1], [1, -1, 0]])))  # of mean 0
 
 
+def test_collapse_of_planted_graphs(rng: np.random.Generator) -> None:
+    """Shares of groups are neither; signs and scale do not matter; a client without a source has itself."""
+    group = np.arange(12) % 3
+    planted = np.where(group[:, None] == group, 0.25, 0.0)
+    assert quality.effective_sources(planted) == pytest.approx(4)
+    assert quality.distance_to_uniform(planted) == pytest.approx(1 - 4 / 12)
+    assert quality.distance_to_self(planted) == pytest.approx(3 / 4)
+    signs = rng.choice([-7.0, 7.0], (12, 12))
+    consensus = np.tile(rng.dirichlet(np.ones(12)), (12, 1))
+    almost_alone = np.eye(12) + 0.001 * rng.random((12, 12))
+    for weights, word in (
+        (planted, ""),
+        (consensus, "consensus"),
+        (almost_alone, "self"),
+        (np.zeros((12, 12)), "self"),
+    ):
+        found = quality.quality(weights[None], None, None)
+        scaled = quality.quality((signs * weights)[None], None, None)
+        for name in (quality.SOURCES, quality.FROM_UNIFORM, quality.FROM_SELF):
+            assert scaled[name] == pytest.approx(found[name])
+        assert quality.collapse(found.get(quality.VARIATION, np.nan), found[quality.FROM_SELF]) == word
+    assert np.isnan(quality.effective_sources(np.full((3, 3), np.nan)))
+
+
 def test_an_unknown_divergence_has_no_rank(rng: np.random.Generator) -> None:
     divergence = rng.random((6, 6))
     assert quality.similarity_correlation(-divergence, divergence) == pytest.approx(1.0)

@@ -119,7 +119,8 @@ def test_without_groups_or_graphs_there_is_no_table(tmp_path: Path) -> None:
     keep(write(folder, seeds=(0,)), 0, [1, 2], group=None)
     write(folder, label="Local", seeds=(0,))
     measures = results.compute_tables(results.load_study(folder)).measures
-    assert measures["quantity"].unique().tolist() == ["row_variation"]  # needs no groups
+    without_groups = ["row_variation", "effective_sources", "distance_to_uniform", "distance_to_self"]
+    assert measures["quantity"].unique().tolist() == without_groups
     assert list(method_views.shares(measures)) == []
 
 

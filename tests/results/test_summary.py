@@ -179,7 +179,9 @@ def test_a_graph_of_identical_rows_does_not_count(tmp_path: Path) -> None:
     table = results.compute_tables(results.load_study(run.parents[1])).measures.set_index("quantity")["value"]
     assert table["group_auc"] > 0.7
     assert table["row_variation"] == pytest.approx(0.0, abs=1e-6)
-    assert "no graph, rows nearly identical: FedAGHN" in lines(run.parents[1])["True groups"]
+    said = lines(run.parents[1])
+    assert "no graph, rows nearly identical: FedAGHN" in said["True groups"]
+    assert said["Collapsed graphs"] == "t: all clients get nearly the same mixture with FedAGHN."
 
 
 def test_the_line_on_tuning_has_the_changes(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from fedweave.engine.protocol import Server
 from fedweave.engine.records import Settings
 from fedweave.families.networks import GCNEncoder
 from fedweave.families.networks.sheaf import build_sheaf, reverse_of
-from fedweave.graphs.quality import MEANING, SIMILARITY, VARIATION
-from fedweave.graphs.weights import complete_graph, describe_graph, dirichlet_energy, relation_graph, smoothness
+from fedweave.graphs.quality import FROM_SELF, FROM_UNIFORM, MEANING, SIMILARITY, SOURCES, VARIATION
+from fedweave.graphs.weights import complete_graph, dirichlet_energy, relation_graph, smoothness
 from fedweave.runs import archive, federations, repetition
 from fedweave.runs import history as histories
 from fedweave.study import spec
@@ -88,17 +88,6 @@ def test_graph_convolutions_oversmooth() -> None:
     assert deep[0] > 3 * deep[1] > 30 * deep[2]
 
 
-def test_numbers_of_a_graph_lie_between_identity_and_uniform_weights() -> None:
-    """Signed weights count by their absolute value."""
-    alone = describe_graph(torch.eye(N).expand(4, -1, -1))
-    assert [float(v) for v in alone.values()] == [1.0, 0.0]
-    even = describe_graph(torch.full((2, N, N), 1 / N))
-    torch.testing.assert_close(torch.stack([*even.values()]), torch.tensor([1 / N, math.log(N)]))
-    signed = torch.eye(N)[None] * 3.0 - torch.ones(N, N)
-    assert 0 < describe_graph(signed)["self weight"] < 1
-    assert torch.isfinite(torch.stack([*describe_graph(signed).values()])).all()
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [("ghn", "rows"), ("shn", "rows"), ("panacea", "rows"), ("fedsheafhn", "nodes"), ("pfedhn", "rows")],
@@ -115,7 +104,7 @@ def test_the_portrait_has_the_vectors_that_models_are_generated_from(name: str, 
     assert len(vectors) == tiny.CLIENTS
     assert {n: v for r in reports[:-1] for n, v in r.diagnostics.items()} == {}
     assert report.diagnostics == diagnose(method, report.state.server, federation)
-    assert ("self weight" in report.diagnostics) == (method.collaboration(report.state.server) is not None)
+    assert (MEANING[SOURCES] in report.diagnostics) == (method.collaboration(report.state.server) is not None)
     if name == "pfedhn":
         assert report.diagnostics == {}
         return
@@ -191,10 +180,7 @@ def test_a_run_stores_diagnostics_graphs_groups_and_portrait(tmp_path: Path) -> 
         "Dirichlet energy",
         "Dirichlet quotient",
         "sheaf energy",
-        "self weight",
-        "row entropy",
-        MEANING[VARIATION],
-        MEANING[SIMILARITY],
+        *(MEANING[name] for name in (VARIATION, SIMILARITY, SOURCES, FROM_UNIFORM, FROM_SELF)),
     }
     assert [int(row["round"]) for row in rows if row["name"] == "sheaf energy"] == history.rounds == [3, 4, 5]
     with np.load(tmp_path / "collaboration-0.npz") as stored:

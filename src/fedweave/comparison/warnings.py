@@ -8,7 +8,7 @@ from fedweave.comparison.leaderboard import rename_methods
 from fedweave.comparison.origin import Origin
 from fedweave.comparison.results_folder import notes
 from fedweave.errors import format_count, format_value
-from fedweave.graphs.quality import ALIKE, VARIATION, quality
+from fedweave.graphs.quality import COLLAPSES, FROM_SELF, VARIATION, collapse, quality
 from fedweave.graphs.setting import is_control
 from fedweave.metrics import unit
 from fedweave.prediction.input_description import read_description
@@ -37,7 +37,7 @@ def collect_warnings(comparison: Origin) -> list[str]:
     return [
         *_compare_with_controls(comparison),
         *_find_unconverged_methods(comparison),
-        *_find_uniform_graphs(comparison),
+        *_find_collapsed_graphs(comparison),
         *contestant_notes(comparison.study.runs),
         *_find_own_training(comparison),
         *_notes(comparison),
@@ -74,17 +74,18 @@ def _find_unconverged_methods(comparison: Origin) -> list[str]:
     return [f"the best validation round is the last one for {', '.join(names)}; more rounds may change the result"]
 
 
-def _find_uniform_graphs(comparison: Origin) -> list[str]:
-    """Methods whose graph has nearly the same row for all clients, by the rule of the report."""
-    names = [name for name, run in comparison.runs.items() if _is_one_row(run)]
-    return [f"the rows of the graph of {name} are nearly identical: all clients get the same mixture" for name in names]
+def _find_collapsed_graphs(comparison: Origin) -> list[str]:
+    """Methods whose graph has collapsed, by the rule of the report."""
+    words = {name: word for name, run in comparison.runs.items() if (word := _collapse(run))}
+    return [f"the graph of {name} has collapsed: {COLLAPSES[word]}" for name, word in words.items()]
 
 
-def _is_one_row(run: results.Run) -> bool:
+def _collapse(run: results.Run) -> str:
     graphs = results.graphs(run)
     if graphs is None or is_control(str(run.info["spec"]["method"].get("graph", ""))):
-        return False
-    return quality(graphs.weights[-1], None, None).get(VARIATION, np.nan) < ALIKE
+        return ""
+    numbers = quality(graphs.weights[-1], None, None)
+    return collapse(numbers.get(VARIATION, np.nan), numbers.get(FROM_SELF, np.nan))
 
 
 def _compare_with_controls(comparison: Origin) -> list[str]:

@@ -15,7 +15,7 @@ from fedweave.engine.protocol import ClientState, Method, Server
 from fedweave.engine.records import DownloadCache, Settings, State
 from fedweave.engine.uploads import finite_rows
 from fedweave.graphs.quality import MEANING, quality
-from fedweave.graphs.weights import describe_graph, is_recordable
+from fedweave.graphs.weights import is_recordable
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
@@ -105,7 +105,6 @@ def diagnose(method: Method, server: Server, federation: Clients) -> dict[str, f
             graph_guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
         with guard_call(method, "diagnostics", server=server):
             numbers = guards.read_numbers(type(method).__name__, method.diagnostics(server))
-        numbers |= {} if weights is None else {name: float(value) for name, value in describe_graph(weights).items()}
     if weights is None:
         return numbers
     truth = (None if t is None else t.cpu().numpy() for t in (federation.group, federation.divergence))

@@ -1,7 +1,11 @@
 """Quality of a collaboration graph [N, N] (row = learner): does it show the true groups, or clients with like targets?
+Has it collapsed?
 
-No quantity counts a client's weight on itself. Rows for which a quantity is not defined are left out. The result is NaN
-if no row is left.
+A learned graph can collapse in two ways: to *consensus*, where all clients get nearly the same mixture, and to *self*,
+where each one learns from itself alone. Either may be right for the data, but then no graph was needed.
+
+Only the quantities of collapse count a client's weight on itself. Rows for which a quantity is not defined are left
+out. The result is NaN if no row is left.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,13 +15,22 @@ import numpy as np
 AUC, PRECISION, MASS = "group_auc", "group_precision", "group_mass"
 SIMILARITY, VARIATION = "similarity_correlation", "row_variation"
 EDGES = "edge_value_correlation"
+SOURCES, FROM_UNIFORM, FROM_SELF = "effective_sources", "distance_to_uniform", "distance_to_self"
 ALIKE = 0.05  # below this variation between rows, all clients get nearly the same mixture, which is not a graph
+ALONE = 0.05  # below this distance to self, clients learn from themselves alone
+COLLAPSES: Mapping[str, str] = {
+    "consensus": "all clients get nearly the same mixture",
+    "self": "each client learns from itself alone",
+}
 MEANING: Mapping[str, str] = {
     AUC: "AUC for own group",
     PRECISION: "average precision for own group",
     MASS: "weight on own group",
     SIMILARITY: "rank correlation of weight and similarity of targets",
     VARIATION: "variation between rows",
+    SOURCES: "effective number of sources",
+    FROM_UNIFORM: "distance to equal weights",
+    FROM_SELF: "distance to self",
     EDGES: "rank correlation of weight and gain of a source",
 }
 
@@ -34,7 +47,12 @@ def quality(weights: np.ndarray, group: np.ndarray | None, divergence: np.ndarra
         divergence: [N, N] how much the targets of two clients differ, or None.
     """
     layers = _graph_layers(weights[:1] if (weights == weights[:1]).all() else weights)
-    rules: dict[str, Callable[[np.ndarray], float]] = {VARIATION: row_variation}
+    rules: dict[str, Callable[[np.ndarray], float]] = {
+        VARIATION: row_variation,
+        SOURCES: effective_sources,
+        FROM_UNIFORM: distance_to_uniform,
+        FROM_SELF: distance_to_self,
+    }
     if group is not None:
         rules |= {
             AUC: lambda layer: group_auc(layer, group),
@@ -103,6 +121,45 @@ def row_variation(weights: np.ndarray) -> float:
     if len(weights) < 3 or not np.isfinite(columns).all() or not columns.mean():
         return float("nan")
     return float(columns.std(1).mean() / abs(columns.mean()))
+
+
+def effective_sources(weights: np.ndarray) -> float:
+    """How many sources a client learns from, itself included: exp of the entropy of a row's shares, mean over rows.
+
+    N for equal weights on all N clients, 1 for a single source.
+    """
+    shares = _shares(weights)
+    logs = np.log(shares, where=shares > 0, out=np.zeros_like(shares))
+    return _mean(np.exp(-(shares * logs).sum(1)))
+
+
+def distance_to_uniform(weights: np.ndarray) -> float:
+    """Total variation between a row's shares and equal weights, mean over rows: 0, up to 1 − 1/N for one source."""
+    return _mean(np.abs(_shares(weights) - 1 / max(len(weights), 1)).sum(1) / 2)
+
+
+def distance_to_self(weights: np.ndarray) -> float:
+    """Share of a row's weight that is not on the client itself, mean over rows; the total variation to a self loop."""
+    return _mean(1 - _shares(weights).diagonal())
+
+
+def collapse(variation: float, from_self: float) -> str:
+    """The key in `COLLAPSES`, or "" for a graph that has not collapsed.
+
+    Args:
+        variation: `row_variation` of the graph; NaN counts as no consensus.
+        from_self: `distance_to_self` of the graph; NaN counts as no self loops.
+    """
+    if from_self < ALONE:
+        return "self"
+    return "consensus" if variation < ALIKE else ""
+
+
+def _shares(weights: np.ndarray) -> np.ndarray:
+    """Absolute weights [N, N] as shares of their row. A client without any source has itself as the only one."""
+    sizes = np.abs(np.asarray(weights, dtype=np.float64))
+    total = sizes.sum(1, keepdims=True)
+    return np.where(total == 0, np.eye(len(sizes)), sizes / np.where(total == 0, 1.0, total))
 
 
 def _graph_layers(weights: np.ndarray) -> np.ndarray:

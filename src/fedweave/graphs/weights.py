@@ -185,20 +185,6 @@ def relation_graph(relation: np.ndarray | Tensor, n: int) -> Tensor:
     return edges_of(adjacency.index_put((edges[0], edges[1]), torch.tensor(True, device=edges.device)))
 
 
-def row_entropy(weights: Tensor) -> Tensor:
-    """Mean entropy in nats of the rows of [..., N, N]: log N for uniform weights, 0 for a single source."""
-    return torch.special.entr(weights).sum(-1).mean(-1)
-
-
-def describe_graph(weights: Tensor) -> dict[str, Tensor]:
-    """Summary of a graph [L, N, N]: the mean weight of a client on itself, and the mean entropy of a row.
-
-    Signed weights (of a free matrix) count by their absolute value.
-    """
-    shares = row_shares(weights.abs())
-    return {"self weight": shares.diagonal(dim1=-2, dim2=-1).mean(), "row entropy": row_entropy(shares).mean()}
-
-
 def dirichlet_energy(x: Tensor, edges: Tensor) -> Tensor:
     """½ Σ ‖x_u − x_v‖² over undirected edges, given in both directions [2, E]; x [N, D]. 0 for equal neighbours."""
     return 0.25 * (x[edges[0]] - x[edges[1]]).square().sum()

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import format_count
-from fedweave.graphs.quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, VARIATION
+from fedweave.graphs.quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, SOURCES, VARIATION
 from fedweave.plots import SeriesStyle
 from fedweave.results import EMPTY, Run, format_interval, format_score, published, statistics
 from fedweave.results.formats import format_difference, format_difference_interval, with_minus_sign
@@ -22,6 +22,7 @@ GRAPHS = {
     MASS: "weight on group",
     SIMILARITY: "weight ~ likeness",
     VARIATION: "rows differ",
+    SOURCES: "sources",
     EDGES: "weight ~ gain",
 }
 CSS_CLASSES = {"better": "win", "worse": "loss", "equivalent": "tie", "open": "open", "": ""}

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import plots, results
+from fedweave.graphs.quality import SOURCES
 from fedweave.plots.graph import MOST_NAMED
 from fedweave.report.method_views import PageFigure
 from fedweave.results import Graphs, Run
@@ -72,6 +73,8 @@ def _caption(run: Run, weights: np.ndarray, final_graphs: Sequence[tuple[Graphs,
         if np.isfinite(variation)
         else []
     )
+    sources = _value(run, measures, SOURCES)
+    phrases += [f"{sources:.1f} effective sources"] if np.isfinite(sources) else []
     phrases += [
         f"weight on itself {np.diag(weights).mean():.2g}",
         f"between two clients up to {others.max(initial=0.0):.2g}",

@@ -2,48 +2,22 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from fedweave import results
 from fedweave.errors import format_count
-from fedweave.graphs.quality import ALIKE
-from fedweave.graphs.setting import is_control
 from fedweave.report import answers, tuning
 from fedweave.report.baselines import control_warnings, upper_bound
-from fedweave.report.edge_values import missing_edges_note
-from fedweave.results import AUC, VARIATION, Study, Tables, format_score
-from fedweave.results.formats import format_difference
+from fedweave.report.graph_summary import MOST_TASKS, SummaryLine, graph_lines
+from fedweave.results import Study, Tables, format_score
 from fedweave.results.marks import GRAPH_CONTROL, REFERENCES, control_tests, outcome
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.verdicts import join_names, short_reason, verdict
 
-MOST_TASKS = 4  # most tasks that are described one by one
 MOST_UNCONVERGED = 40  # most runs that a warning names one by one
 CONVERGED = "No run had its best validation round at the end in half of its seeds."
-RECOVERED, PARTLY = 0.9, 0.6  # least AUC of a graph that shows the groups, or a part of them
-LEARNED = {
-    "better": "the learned graph is better than",
-    "worse": "the learned graph is worse than",
-    "equivalent": "equivalent to",
-    "open": "open against",
-    "": "no verdict against",
-}
-
-
-class SummaryLine(NamedTuple):
-    """One line: its title, its sentences (one per task, if there are few tasks), and whether it is a warning."""
-
-    topic: str
-    sentences: tuple[str, ...]
-    warning: bool = False
-
-    @property
-    def text(self) -> str:
-        """All sentences as one text."""
-        return " ".join(self.sentences)
 
 
 def summary(study: Study, tables: Tables) -> list[SummaryLine]:
@@ -74,9 +48,7 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
         *_unequal_rounds(study),
         SummaryLine("Against Local", tuple(_local_sentences(parts, reasons))),
         *_deployments(study, tables, [*parts]),
-        SummaryLine("True groups", tuple(_groups(study, tables.measures))),
-        *_learned_graphs(study, tables),
-        *([SummaryLine("Value of edges", unmeasured)] if (unmeasured := missing_edges_note(study)) else []),
+        *graph_lines(study, tables),
         SummaryLine("Tuning", _tuning(study)),
         _convergence(study, tables.board),
     ]
@@ -247,74 +219,6 @@ def _client_counts(measured: pd.DataFrame) -> str:
     worst = measured.loc[measured["loss"].idxmax()]
     most = f"; most losses: {worst['method']}, {int(worst['loss'])}" if worst["loss"] > best["loss"] else ""
     return f"; {helped}{most}"
-
-
-def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
-    learned = [run.name for run in study.runs if not is_control(_graph(run))]
-    measures = measures[(measures["part"] == "all") & measures["run"].isin(learned)]
-    rows = measures[measures["quantity"] == AUC]
-    if rows.empty:
-        yield "No task has both known groups and a method with a collaboration graph."
-    variation = measures[measures["quantity"] == VARIATION].set_index("run")["value"]
-    for number, (task, part) in enumerate(rows.groupby("task", sort=False)):
-        if number < MOST_TASKS:
-            yield _group_recovery(str(task), part, variation, study)
-    if rows["task"].nunique() > MOST_TASKS:
-        yield f"More tasks are in measures.csv: {rows['task'].nunique() - MOST_TASKS}."
-
-
-def _graph(run: results.Run) -> str:
-    """The word for the graph of a run; empty where its method has none."""
-    method = (run.info.get("spec") or {}).get("method")
-    return str(method.get("graph", "")) if isinstance(method, Mapping) else ""
-
-
-def _group_recovery(task: str, rows: pd.DataFrame, variation: pd.Series, study: Study) -> str:
-    """Which graphs of a task show its groups; a graph with nearly identical rows shows none, at any AUC."""
-    kinds: dict[str, list[str]] = {"found": [], "partly": [], "missed": [], "alike": []}
-    for row in rows.sort_values("value", ascending=False, kind="stable").to_dict("records"):
-        auc = row["value"]
-        kind = "found" if auc >= RECOVERED else "partly" if auc >= PARTLY else "missed"
-        kinds["alike" if variation.get(row["run"], np.nan) < ALIKE else kind].append(f"{row['method']} {auc:.2f}")
-    sentences = {
-        "found": "found by {}",
-        "partly": "partly by {}",
-        "missed": "not by {}",
-        "alike": "no graph, rows nearly identical: {}",
-    }
-    sentence = "; ".join(sentences[kind].format(join_names(names)) for kind, names in kinds.items() if names)
-    return f"{task}, {_describe_groups(study, task)}: {sentence} (AUC; 0.5 is chance)."
-
-
-def _learned_graphs(study: Study, tables: Tables) -> list[SummaryLine]:
-    """Whether learning the graph helps: each method with its graph against itself with a control in its place."""
-    tests = tables.significance[tables.significance["family"] == "graph"]
-    metrics = tables.board.drop_duplicates("task").set_index("task")["metric"]
-    sentences = []
-    for task, part in tests.groupby("task", sort=False):
-        words: dict[str, list[str]] = {word: [] for word in LEARNED}
-        for test in part.to_dict("records"):
-            ends = (format_difference(test[name], metrics[task]) for name in ("difference", "low", "high"))
-            numbers = " ({}, {} to {})".format(*ends) if pd.notna(test["p_adjusted"]) else ""
-            words[outcome(test, test["method"])].append(f"{test['other']}{numbers}")
-        metric = metrics[task]
-        within = f" within {study.margin(metric).describe(metric)}"
-        clauses = [
-            f"{LEARNED[word]} {join_names(names)}{within * (word == 'equivalent')}"
-            for word, names in words.items()
-            if names
-        ]
-        sentences.append(f"{task}: {'; '.join(clauses)}.")
-    return [SummaryLine("Learned graphs", tuple(sentences))] if sentences else []
-
-
-def _describe_groups(study: Study, task: str) -> str:
-    """The groups of a task by name, if there are few."""
-    run = next(run for run in study.runs if run.task == task)
-    names = [] if run.group is None else run.group_names(run.group)
-    if 1 < len(names) <= MOST_TASKS:
-        return f"the groups {join_names(names)}"
-    return f"the {len(names)} groups" if names else "the groups"
 
 
 def _convergence(study: Study, board: pd.DataFrame) -> SummaryLine:
