@@ -129,6 +129,26 @@ def test_cohorts_are_averaged_at_the_selected_round(tmp_path: Path) -> None:
             assert cohorts.loc[(cohort, point), "reported"] == (point == "post")
 
 
+def test_newcomers_are_tested_against_local_on_their_own_rows(tmp_path: Path) -> None:
+    """A method that helps newcomers and harms all others is better for them alone; at the join they have first scores."""
+    folder, members = study(tmp_path), [*range(8, CLIENTS)]
+    extra = {"cohorts": {"newcomers": members, "from the start": [*range(8)]}, "spec": {"train": {"join_round": 2}}}
+    for label in ("Local", "FedAGHN"):
+        path = write(folder, "t", label, seeds=(0, 1, 2), **extra)
+        if label == "FedAGHN":
+            table = pd.read_parquet(path / "evaluations.parquet")
+            table["value"] += np.where(table["client"].isin(members), 20.0, -20.0)
+            table.to_parquet(path / "evaluations.parquet")
+    tables = results.compute_tables(results.load_study(folder))
+    words = tables.cohorts[tables.cohorts["cohort"] == "newcomers"].set_index(["method", "point"])["vs_local"]
+    assert words["FedAGHN", "post"] == "better"
+    assert tables.board.set_index("method")["vs_local"]["FedAGHN"] != "better"
+    joined = table.query("split == 'test' and point == 'pre' and round == 3 and client >= 8")["value"].mean()
+    scores = tables.cohorts.set_index(["method", "cohort", "point"])["mean"]
+    assert scores["FedAGHN", "newcomers", "joined"] == pytest.approx(joined)
+    assert ("FedAGHN", "from the start", "joined") not in scores
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_runs_that_leak_are_in_no_comparison(tmp_path: Path) -> None:
     """They are not in the board, curves, significance, clients or metrics. They are in the file of leaky runs, and a

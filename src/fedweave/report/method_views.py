@@ -8,9 +8,11 @@ import pandas as pd
 
 from fedweave import plots
 from fedweave.plots import SeriesStyle
-from fedweave.results import EMPTY, MEANING, Run, format_score
+from fedweave.results import EMPTY, JOINED, MEANING, Run, format_score
+from fedweave.results.marks import CONTROLS, control_column
 
 POINTS = {"pre": "as received", "post": "after local training"}
+COHORT_POINTS = {JOINED: "as received when they joined", **POINTS}
 KINDS = {"collab_weight_self": "oneself", "collab_weight_similar": "similar", "collab_weight_other": "other"}
 
 
@@ -88,15 +90,18 @@ def printed_quantities(measures: pd.DataFrame) -> TextTable | None:
 
 
 def cohorts(table: pd.DataFrame) -> TextTable | None:
-    """Scores of newcomers, attackers and the rest, at both points."""
+    """Scores of newcomers, attackers and the rest, at every point, and outcomes of newcomers against the controls."""
     if table.empty:
         return None
-    points = [point for point in POINTS if point in set(table["point"])]
+    points = {point: title for point, title in COHORT_POINTS.items() if point in set(table["point"])}
+    outcomes = {f"vs {control}": control_column(control) for control in CONTROLS}
+    outcomes = {title: column for title, column in outcomes.items() if (table[column] != "").any()}
     rows = []
     for (method, cohort, clients), part in table.groupby(["method", "cohort", "clients"], sort=False):
         scores = {row["point"]: format_score(row["mean"], row["std"], row["metric"]) for row in part.to_dict("records")}
-        rows.append([f"{method}: {clients} {cohort}", *(scores.get(point, EMPTY) for point in points)])
-    return TextTable("Groups of clients", ["clients", *(POINTS[point] for point in points)], rows)
+        words = [" ".join(sorted({*part[column]} - {""})) or EMPTY for column in outcomes.values()]
+        rows.append([f"{method}: {clients} {cohort}", *(scores.get(point, EMPTY) for point in points), *words])
+    return TextTable("Groups of clients", ["clients", *points.values(), *outcomes], rows)
 
 
 def leak_notes(table: pd.DataFrame, task: str) -> list[str]:

@@ -1,9 +1,10 @@
 """Results: runs in a folder, their tables, tests and leaderboard."""
 
 from fedweave.graphs.quality import AUC, MEANING, VARIATION
+from fedweave.results.cohorts import JOINED, cohorts
 from fedweave.results.formats import AS_WRITTEN, EMPTY, format_interval, format_score
 from fedweave.results.parts import average_parts, part_numbers, scores_by_method
-from fedweave.results.quantities import cohorts, measures, reported_graphs
+from fedweave.results.quantities import measures, reported_graphs
 from fedweave.results.references import (
     POOLED,
     RULE,
@@ -49,6 +50,7 @@ __all__ = [
     "AUC",
     "COLUMNS",
     "EMPTY",
+    "JOINED",
     "MEANING",
     "MIB",
     "POOLED",

@@ -1,7 +1,7 @@
 """Words and marks for verdicts, which claim no more than the tests do."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -67,9 +67,11 @@ def assign_marks(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, s
     return marks
 
 
-def control_tests(significance: pd.DataFrame, control: str) -> dict[str, dict[str, Any]]:
+def control_tests(
+    significance: pd.DataFrame, control: str, family: Literal["controls", "newcomers"] = "controls"
+) -> dict[str, dict[str, Any]]:
     """Method -> the row of its test against `control`, from the method's side, out of the tests of one task."""
-    tests = significance[significance["family"] == "controls"].to_dict("records")
+    tests = significance[significance["family"] == family].to_dict("records")
     rows = {test["method"]: test for test in tests if test["other"] == control}
     for test in tests:
         if test["method"] == control:

@@ -47,9 +47,9 @@ def measures(study: Study, selected: pd.DataFrame, partitions: Path | None = Non
         for run in runs:
             run_scores = selected[selected["run"] == run.name]
             run_rows = [*_weights(run, run_scores), *_structure(run, run_scores), *_traffic(run)]
-            rows += [{**_run_columns(run), **row, "table": _printed_table(run, row["quantity"])} for row in run_rows]
+            rows += [{**run_columns(run), **row, "table": _printed_table(run, row["quantity"])} for row in run_rows]
         rows += [
-            {**_run_columns(runs[0]), "method": "", **row, "table": _printed_table(runs[0], row["quantity"])}
+            {**run_columns(runs[0]), "method": "", **row, "table": _printed_table(runs[0], row["quantity"])}
             for row in _sizes(runs[0], partitions)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -65,7 +65,7 @@ def _printed_table(run: Run, quantity: str) -> str:
     return reference.title if has_quantity else ""
 
 
-def _run_columns(run: Run) -> dict[str, Any]:
+def run_columns(run: Run) -> dict[str, Any]:
     return {
         "run": run.name,
         "task": run.task,
@@ -100,7 +100,7 @@ def _weights(run: Run, selected: pd.DataFrame) -> Iterable[dict[str, Any]]:
             "part": name,
             "stage": stage,
             "round": float(np.mean(rounds[stage])),
-            **_summarise_seeds(values),
+            **summarise_seeds(values),
             "printed": _printed_weight(run, stage, name, quantity),
         }
 
@@ -141,7 +141,7 @@ def _structure(run: Run, selected: pd.DataFrame) -> Iterable[dict[str, Any]]:
     yield from _edges(run)
     for (part, quantity), values in values_by_part.items():
         mean_round = float(np.mean([graph.rounds[index] for graph, index in reported]))
-        yield {"quantity": quantity, "part": part, "stage": "final", "round": mean_round, **_summarise_seeds(values)}
+        yield {"quantity": quantity, "part": part, "stage": "final", "round": mean_round, **summarise_seeds(values)}
 
 
 def _edges(run: Run) -> Iterable[dict[str, Any]]:
@@ -164,7 +164,7 @@ def _edges(run: Run) -> Iterable[dict[str, Any]]:
             "part": "all",
             "stage": "final",
             "round": table["round"].mean(),
-            **_summarise_seeds(finite),
+            **summarise_seeds(finite),
         }
 
 
@@ -176,7 +176,7 @@ def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float,
     return weight_shares(torch.from_numpy(weights), torch.from_numpy(group))
 
 
-def _summarise_seeds(values: list[float]) -> dict[str, float]:
+def summarise_seeds(values: list[float]) -> dict[str, float]:
     return {
         "value": float(np.mean(values)),
         "std": float(np.std(values, ddof=1)) if len(values) > 1 else np.nan,
@@ -211,7 +211,7 @@ def _traffic(run: Run) -> Iterable[dict[str, Any]]:
     yield {
         "quantity": "comm_cost_MB",
         "round": run.trained_rounds,
-        **_summarise_seeds(values.tolist()),
+        **summarise_seeds(values.tolist()),
         "printed": _printed_value(run.reference, "comm_cost_MB", [run.printed_label]),
     }
 
@@ -260,44 +260,3 @@ def sizes(summary: Mapping[str, Any]) -> dict[str, float]:
     if "relation" in summary:  # the papers count a self loop for every client
         numbers["num_edges"] = summary["relation"] + summary["clients"]
     return numbers | ({"num_classes": len(summary["labels"][0])} if summary.get("labels") else {})
-
-
-def cohorts(study: Study, selected: pd.DataFrame) -> pd.DataFrame:
-    """Test scores of separate groups of clients (newcomers, attackers, the rest), at both points and the selected
-    round.
-    """
-    columns = [
-        "run",
-        "task",
-        "dataset",
-        "setting",
-        "method",
-        "metric",
-        "cohort",
-        "clients",
-        "point",
-        "reported",
-        "mean",
-        "std",
-        "seeds",
-    ]
-    rows: list[dict[str, Any]] = []
-    for run in study.runs:
-        tests = run.evaluations[run.evaluations["split"] == "test"]
-        rounds = selected[selected["run"] == run.name][["seed", "client", "round"]]
-        for name, members in (run.info.get("cohorts") or {}).items():
-            for point, part in tests[tests["client"].isin(members)].groupby("point"):
-                reported = part.merge(rounds, on=["seed", "client", "round"])
-                # A seed or client that has diverged counts as NaN, as a mean without it would be too good.
-                means = reported.groupby("seed")["value"].mean(skipna=False).reindex(run.seeds)
-                score = _summarise_seeds(means.tolist())
-                labels = {
-                    "metric": run.info["metric"],
-                    "cohort": name,
-                    "clients": len(members),
-                    "point": point,
-                    "reported": point == run.info["point"],
-                }
-                numbers = {"mean": score["value"], "std": score["std"], "seeds": score["seeds"]}
-                rows.append({**_run_columns(run), **labels, **numbers})
-    return pd.DataFrame(rows, columns=columns)

@@ -12,13 +12,14 @@ import pandas as pd
 from fedweave.files.atomic import write_atomic
 from fedweave.graphs import quality
 from fedweave.graphs.setting import is_control
-from fedweave.metrics import clip
+from fedweave.metrics import Margin, clip
 from fedweave.results import published, ranking, statistics
+from fedweave.results.cohorts import cohorts, newcomers
 from fedweave.results.formats import format_interval, format_score
 from fedweave.results.gains import gains
 from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MARKS, SYMBOLS, add_marks, control_column
 from fedweave.results.parts import scores_by_method
-from fedweave.results.quantities import MIB, cohorts, measures
+from fedweave.results.quantities import MIB, measures
 from fedweave.results.references import controls
 from fedweave.results.repetitions import interval
 from fedweave.results.runs import Run, Study, by_task, load_study, write_margins
@@ -169,11 +170,12 @@ def curves(study: Study) -> pd.DataFrame:
 
 
 def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
-    """Paired comparisons within each task, in four families.
+    """Paired comparisons within each task, in five families.
 
     `pairs` is all against all. `leader` is the best against the rest, taken from `pairs` with their correction.
     `controls` is every method against Local and against FedAvg-FT, corrected over these tests alone. `graph` is every
-    method against itself with another graph (`graph_control_pairs`), corrected over these tests alone.
+    method against itself with another graph (`graph_control_pairs`), corrected over these tests alone. `newcomers` is
+    `controls` on the clients that joined late alone.
     """
     rows: list[dict[str, Any]] = []
     for task, runs in by_task(study).items():
@@ -184,10 +186,19 @@ def significance(study: Study, table: pd.DataFrame) -> pd.DataFrame:
             "leader": statistics.leader_comparisons(pairs, _leader(runs, table)),
             "controls": statistics.compare_to_controls(scores, CONTROLS, higher, margin),
             "graph": statistics.compare_pairs(scores, graph_pairs, higher, margin) if graph_pairs else [],
+            "newcomers": _newcomer_tests(runs, table, margin),
             "pairs": pairs,
         }
         rows += [{"task": task, "family": family, **asdict(c)} for family, part in families.items() for c in part]
     return pd.DataFrame(rows, columns=["task", "family", *(f.name for f in fields(statistics.TestedPair))])
+
+
+def _newcomer_tests(runs: Sequence[Run], table: pd.DataFrame, margin: Margin) -> list[statistics.TestedPair]:
+    members = newcomers(runs)
+    if not members:
+        return []
+    scores = scores_by_method(runs, table[table["client"].isin(members)])
+    return statistics.compare_to_controls(scores, CONTROLS, runs[0].higher_is_better, margin)
 
 
 def _leader(runs: Sequence[Run], table: pd.DataFrame) -> str | None:
@@ -264,7 +275,7 @@ def compute_tables(study: Study, partitions: Path | None = None) -> Tables:
         ranks(study, table),
         leaky_scores(study),
         quantities,
-        cohorts(study, table),
+        cohorts(study, table, tests),
         controls(study),
     )
 
