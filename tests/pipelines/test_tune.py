@@ -287,6 +287,15 @@ def test_a_trial_has_the_score_that_training_would_report(
     assert ends == {True, False}
 
 
+def test_clients_that_join_late_do_so_in_a_trial_after_the_same_share_of_its_rounds(project: Path) -> None:
+    """A trial that ends before the round of the join would be refused."""
+    study = validate.load()
+    task = replace(study.tasks["toy"], train={**study.tasks["toy"].train, "newcomers": 1, "join_round": 6})
+    late = replace(study, tasks={"toy": task}, tune=replace(study.tune, share=0.5))
+    train = search._prepare_trial(search.open_search(late, RUN), {}).run.train
+    assert (train.rounds, train.join_round) == (5, 3)
+
+
 def study_of(*finished: tuple[float, list[list[float]]], directions: tuple[str, ...] = ("maximize",)) -> optuna.Study:
     """A search whose finished trials have these values. The last one is a list of scores by seed and client."""
     opened = optuna.create_study(directions=list(directions))

@@ -272,9 +272,11 @@ def sampler_seed(key: str, trial: int) -> int:
 
 
 def _prepare_trial(search: Search, params: Mapping[str, Any]) -> repetition.PreparedRun:
-    """The prepared run of a trial with the settings `params`."""
-    rounds = math.ceil(search.study.tune.share * search.study.run(search.key).train.rounds)
-    return repetition.prepare(search.study.run(search.key, params, {"train.rounds": rounds}), *search.inputs)
+    """The prepared run of a trial with the settings `params`; clients that join late do so after the same share."""
+    train, share = search.study.run(search.key).train, search.study.tune.share
+    length = {"train.rounds": math.ceil(share * train.rounds)}
+    length |= {"train.join_round": math.ceil(share * train.join_round)} if train.join_round else {}
+    return repetition.prepare(search.study.run(search.key, params, length), *search.inputs)
 
 
 def initial_points(study: StudySpec, key: str) -> list[dict[str, Any]]:
