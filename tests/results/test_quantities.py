@@ -130,7 +130,7 @@ def test_cohorts_are_averaged_at_the_selected_round(tmp_path: Path) -> None:
 
 
 def test_newcomers_are_tested_against_local_on_their_own_rows(tmp_path: Path) -> None:
-    """A method that helps newcomers and harms all others is better for newcomers; they have scores from when they join."""
+    """A method that helps newcomers and harms all others is better for newcomers alone."""
     folder, members = study(tmp_path), [*range(8, CLIENTS)]
     extra = {"cohorts": {"newcomers": members, "from the start": [*range(8)]}, "spec": {"train": {"join_round": 2}}}
     for label in ("Local", "FedAGHN"):
