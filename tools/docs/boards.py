@@ -21,7 +21,7 @@ from tools.docs.stored_numbers import CLIENTS
 from tools.pages import rewrite
 
 FOLDER = Path("docs/boards")
-PAGES = (Path("docs/zoo.md"),)
+PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"))
 BLOCK = re.compile(r"(<!-- board: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # study, task
 FILES = {".csv": "leaderboard.csv", ".controls.csv": "controls.csv"}
 COLUMNS = {

@@ -1,0 +1,89 @@
+"""The pages on natural federations and on newcomers say what their tables in docs/boards say."""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedweave.metrics import METRICS
+from tools.docs import boards, gains, newcomers
+
+NATURAL, LATE = Path("docs/natural.md"), Path("docs/newcomers.md")
+WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+
+
+def words(path: Path) -> str:
+    return " ".join(path.read_text(encoding="utf-8").split())
+
+
+@pytest.fixture(scope="module")
+def board() -> pd.DataFrame:
+    return pd.read_csv(boards.FOLDER / "natural.csv", keep_default_na=False, na_values=[""]).fillna({"vs_local": ""})
+
+
+def test_the_pages_show_the_files() -> None:
+    page = NATURAL.read_text(encoding="utf-8")
+    assert len(boards.BLOCK.findall(page)) == 8
+    assert boards.fill_blocks(page) == page
+    page = LATE.read_text(encoding="utf-8")
+    assert len(newcomers.BLOCK.findall(page)) == 3
+    assert newcomers.fill_blocks(page) == page
+
+
+def test_the_picture_has_the_verdicts_of_the_boards(board: pd.DataFrame) -> None:
+    rows = pd.read_csv(gains.TABLE)
+    for control, column in (("Local", "vs_local"), ("FedAvg-FT", "vs_fedavg_ft")):
+        mine = rows[rows["control"] == control].set_index(["task", "method"])["verdict"]
+        theirs = board.set_index(["dataset", "method"])[column].loc[mine.index]
+        assert mine.tolist() == theirs.tolist()
+
+
+def test_where_collaboration_pays(board: pd.DataFrame) -> None:
+    better = board[board["vs_local"] == "better"].groupby("dataset")["method"].apply(list)
+    text = words(NATURAL)
+    assert f"On {WORDS[len(better)]} of eight" in text
+    several = [name for name, methods in better.items() if len(methods) > 1]
+    assert {*several} == {*re.findall("`(.*?)`", text.split("of eight: on ")[1].split(" several methods")[0])}
+    assert better["aggression"] == ["FedAvg-FT"]
+    undecided = re.findall("`(.*?)`", text.split("leave wide intervals. On ")[1].split(" no method")[0])
+    assert not {*undecided, "births"} & {*better.index}
+    assert {*undecided, "births", *better.index} == {*board["dataset"]}
+
+
+def test_for_whom(board: pd.DataFrame) -> None:
+    rows, text = (
+        board[board["method"] == "FedAvg-FT"].set_index("dataset").astype({"gain": int, "loss": int}),
+        words(NATURAL),
+    )
+    for task, unit in (
+        ("chemistry", "authorities"),
+        ("names", "countries"),
+        ("schools", "schools"),
+        ("aggression", "people"),
+    ):
+        assert f"{rows['gain'][task]} of {int(rows['clients'][task])} {unit}" in text
+    assert f"where {rows['loss']['aggression']} have more" in text
+
+
+def test_learned_graphs_and_what_an_analyst_would_fit(board: pd.DataFrame) -> None:
+    text, against = words(NATURAL), board[board["method"] != "FedAvg-FT"]
+    assert not (against["vs_fedavg_ft"] == "better").any()
+    learned = against[against["effective_sources"].notna()] if "effective_sources" in against else None
+    rows = pd.read_csv(gains.TABLE).query("control == 'FedAvg-FT' and graph")
+    assert learned is None or {*learned["method"]} == {*rows["method"]}
+    worse = (rows["verdict"] == "worse").sum()
+    assert f"{WORDS[worse].capitalize()} of the {len(rows)} comparisons of learned graphs" in text
+    first = board.groupby("dataset").first()["method"]
+    pooled = re.findall("`(.*?)`", text.split("a linear mixed model, is first on ")[1].split(", without a verdict")[0])
+    assert {*first.index[first == "Partial pooling"]} == {*pooled}
+    pooling = board[board["method"] == "Partial pooling"].set_index("dataset")["vs_fedavg_ft"]
+    assert [*pooling.index[pooling == "worse"]] == ["aggression"]
+    sent = board[board["dataset"] == "schools"].set_index("method")["bytes_up"]
+    assert f"{sent['Partial pooling'] / 1e3:.0f} KB" in text
+    assert f"{sent['FedAvg-FT'] / 1e6:.1f} MB" in text
+    controls = pd.read_csv(boards.FOLDER / "natural.controls.csv").query("control == 'Boosting of pooled rows'")
+    leaders = board.groupby("dataset").first()
+    for row in controls.to_dict("records"):
+        sign = 1 if METRICS[row["metric"]].higher_is_better else -1
+        assert sign * leaders["mean"][row["dataset"]] > sign * row["mean"]

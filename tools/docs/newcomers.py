@@ -1,0 +1,69 @@
+"""The tables of docs/newcomers.md: what methods are worth to clients that come later.
+
+python -m tools.docs.newcomers take    copy the rows of newcomers from results/newcomers to
+docs/boards, then rewrite the page
+python -m tools.docs.newcomers         rewrite the page
+"""
+
+import re
+from pathlib import Path
+
+import pandas as pd
+
+from fedweave import results
+from fedweave.errors import BadInput
+from fedweave.files.atomic import read_table, write_atomic
+from fedweave.metrics import METRICS
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import run_main
+from fedweave.results.cohorts import JOINED, NEWCOMERS
+from fedweave.results.formats import format_score
+from fedweave.results.marks import CONTROLS, SYMBOLS, control_column
+from tools.pages import rewrite
+
+STUDY = "newcomers"
+TABLE, PAGE = Path(f"docs/boards/{STUDY}.csv"), Path(f"docs/{STUDY}.md")
+BLOCK = re.compile(r"(<!-- newcomers: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
+HEADER = ("method", "when they joined, as received", "after 24 rounds", *(f"vs {control}" for control in CONTROLS))
+
+
+def main(action: str = "") -> None:
+    """Rewrite the page; with "take", first copy what its tables need.
+
+    Raises:
+        BadInput: another action, or a study without results.
+    """
+    if action not in ("", "take"):
+        raise BadInput(f"newcomers: {action!r} is unknown; write take, or nothing")
+    if action:
+        cohorts = results.compute_tables(results.load_study(paths.RESULTS / STUDY)).cohorts
+        rows = cohorts[cohorts["cohort"] == NEWCOMERS].drop(columns=["run"])
+        write_atomic(TABLE, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+    rewrite(PAGE, fill_blocks)
+
+
+def fill_blocks(page: str) -> str:
+    """The text of the page with the current tables in its blocks."""
+    return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
+
+
+def table(task: str) -> str:
+    """The table of a task as Markdown, best method first; the last score is that of the method's own point."""
+    rows = read_table(TABLE, ("task", "method", "point", "mean"), "git restore brings it back", **results.AS_WRITTEN)
+    rows = rows[rows["task"] == task]
+    reported = rows[rows["reported"]]
+    higher = METRICS[reported["metric"].iloc[0]].higher_is_better
+    joined = rows[rows["point"] == JOINED].set_index("method")
+    lines = [HEADER, ("---", *("--:",) * (len(HEADER) - 1))]
+    for row in reported.sort_values("mean", ascending=not higher, kind="stable").to_dict("records"):
+        marks = [SYMBOLS[str(row[control_column(control)] or "")] for control in CONTROLS]
+        lines.append((row["method"], _score(joined.loc[row["method"]]), _score(row), *marks))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _score(row: "pd.Series | dict") -> str:
+    return format_score(row["mean"], row["std"], row["metric"])
+
+
+if __name__ == "__main__":
+    run_main(main)
