@@ -1,8 +1,11 @@
 """Pages whose tables are made from files or from the code."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pandas as pd
+
+from fedweave.errors import BadInput
 from fedweave.files.atomic import write_atomic
 
 
@@ -11,3 +14,27 @@ def rewrite(page: Path, fill: Callable[[str], str]) -> None:
     text = page.read_text(encoding="utf-8")
     if (new := fill(text)) != text:
         write_atomic(page, new)
+
+
+def refresh(action: str, take: Callable[[], None], show: Callable[[], object]) -> None:
+    """The command behind a page: `show` what is stored; with the action "take", first copy it from results.
+
+    Raises:
+        BadInput: another action.
+    """
+    if action not in ("", "take"):
+        raise BadInput(f"{action!r} is unknown; write take, or nothing")
+    if action:
+        take()
+    show()
+
+
+def store(rows: pd.DataFrame, path: Path, digits: int = 6) -> None:
+    """Write a table behind a page, with so many digits."""
+    write_atomic(path, rows.to_csv(index=False, lineterminator="\n", float_format=f"%.{digits}g"))
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """A table: the first line is its header; the first column stands left, the others right."""
+    header, *rows = lines
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, ["---", *["--:"] * (len(header) - 1)], *rows))

@@ -18,14 +18,14 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedweave import results
-from fedweave.errors import BadInput
-from fedweave.files.atomic import read_table, write_atomic
+from fedweave.files.atomic import read_table
 from fedweave.metrics import METRICS
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.plots.style import LIGHT
 from fedweave.results.marks import CONTROLS, control_tests
 from fedweave.results.server_records import graphs
+from tools.pages import refresh, store
 
 STUDY = "natural"
 TABLE, PICTURE = Path(f"docs/boards/{STUDY}.gains.csv"), Path(f"docs/images/{STUDY}.png")
@@ -39,20 +39,19 @@ HEIGHT, WIDTH = 0.62, 9.6  # inches of a row and of the picture
 
 
 def main(action: str = "") -> None:
-    """Draw the picture; with "take", first copy what it shows.
+    """Draw the picture; with "take", first copy what it shows."""
+    refresh(action, take, lambda: draw(read()).savefig(PICTURE, dpi=150, metadata={"Software": None}))
 
-    Raises:
-        BadInput: another action, or a study without results.
-    """
-    if action not in ("", "take"):
-        raise BadInput(f"gains: {action!r} is unknown; write take, or nothing")
-    if action:
-        table = pd.DataFrame(_rows(results.load_study(paths.RESULTS / STUDY)))
-        write_atomic(TABLE, table.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+
+def take() -> None:
+    """Store the tests of the study against both controls."""
+    store(pd.DataFrame(_rows(results.load_study(paths.RESULTS / STUDY))), TABLE)
+
+
+def read() -> pd.DataFrame:
+    """The stored tests."""
     needed = ("task", "method", "control", *NUMBERS)
-    draw(read_table(TABLE, needed, "git restore brings it back", **results.AS_WRITTEN)).savefig(
-        PICTURE, dpi=150, metadata={"Software": None}
-    )
+    return read_table(TABLE, needed, "git restore brings it back", **results.AS_WRITTEN)
 
 
 def _rows(study: results.Study) -> Iterator[dict[str, Any]]:

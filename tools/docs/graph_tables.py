@@ -28,7 +28,7 @@ from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import SYMBOLS
 from tools.docs import boards, claims
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import rewrite
+from tools.pages import refresh, rewrite
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
@@ -43,16 +43,8 @@ COLUMNS = (
 
 
 def main(action: str = "") -> None:
-    """Rewrite the page; with "take", first copy what its tables need.
-
-    Raises:
-        BadInput: another action, or a study without results.
-    """
-    if action not in ("", "take"):
-        raise BadInput(f"graph_tables: {action!r} is unknown; write take, or nothing")
-    if action:
-        copy_results()
-    rewrite(PAGE, fill_blocks)
+    """Rewrite the page; with "take", first copy what its tables need."""
+    refresh(action, copy_results, lambda: rewrite(PAGE, fill_blocks))
 
 
 def copy_results() -> None:

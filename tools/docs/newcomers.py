@@ -6,20 +6,19 @@ python -m tools.docs.newcomers         rewrite the page
 """
 
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import pandas as pd
+from typing import Any
 
 from fedweave import results
-from fedweave.errors import BadInput
-from fedweave.files.atomic import read_table, write_atomic
+from fedweave.files.atomic import read_table
 from fedweave.metrics import METRICS
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.results.cohorts import JOINED, NEWCOMERS
 from fedweave.results.formats import format_score
 from fedweave.results.marks import CONTROLS, SYMBOLS, control_column
-from tools.pages import rewrite
+from tools.pages import markdown, refresh, rewrite, store
 
 STUDY = "newcomers"
 TABLE, PAGE = Path(f"docs/boards/{STUDY}.csv"), Path(f"docs/{STUDY}.md")
@@ -28,18 +27,14 @@ HEADER = ("method", "when they joined, as received", "after 24 rounds", *(f"vs {
 
 
 def main(action: str = "") -> None:
-    """Rewrite the page; with "take", first copy what its tables need.
+    """Rewrite the page; with "take", first copy what its tables need."""
+    refresh(action, take, lambda: rewrite(PAGE, fill_blocks))
 
-    Raises:
-        BadInput: another action, or a study without results.
-    """
-    if action not in ("", "take"):
-        raise BadInput(f"newcomers: {action!r} is unknown; write take, or nothing")
-    if action:
-        cohorts = results.compute_tables(results.load_study(paths.RESULTS / STUDY)).cohorts
-        rows = cohorts[cohorts["cohort"] == NEWCOMERS].drop(columns=["run"])
-        write_atomic(TABLE, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
-    rewrite(PAGE, fill_blocks)
+
+def take() -> None:
+    """Store the scores of newcomers."""
+    cohorts = results.compute_tables(results.load_study(paths.RESULTS / STUDY)).cohorts
+    store(cohorts[cohorts["cohort"] == NEWCOMERS].drop(columns=["run"]), TABLE)
 
 
 def fill_blocks(page: str) -> str:
@@ -53,15 +48,15 @@ def table(task: str) -> str:
     rows = rows[rows["task"] == task]
     reported = rows[rows["reported"]]
     higher = METRICS[reported["metric"].iloc[0]].higher_is_better
-    joined = rows[rows["point"] == JOINED].set_index("method")
-    lines = [HEADER, ("---", *("--:",) * (len(HEADER) - 1))]
+    joined = rows[rows["point"] == JOINED].set_index("method").to_dict("index")
+    lines: list[Sequence[str]] = [HEADER]
     for row in reported.sort_values("mean", ascending=not higher, kind="stable").to_dict("records"):
         marks = [SYMBOLS[str(row[control_column(control)] or "")] for control in CONTROLS]
-        lines.append((row["method"], _score(joined.loc[row["method"]]), _score(row), *marks))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        lines.append((row["method"], _score(joined[row["method"]]), _score(row), *marks))
+    return markdown(lines)
 
 
-def _score(row: "pd.Series | dict") -> str:
+def _score(row: Mapping[str, Any]) -> str:
     return format_score(row["mean"], row["std"], row["metric"])
 
 
