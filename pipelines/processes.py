@@ -182,6 +182,15 @@ def run_main(main: Callable[..., None], *failures: type[Exception], is_service: 
     exit_process(0)
 
 
+def exit_after(main: Callable[[], object]) -> NoReturn:
+    """Run a program's `main`, then exit by `exit_process`; an unexpected exception ends as it does without this."""
+    try:
+        main()
+    except SystemExit as end:
+        exit_process(end.code)
+    exit_process(0)
+
+
 def record_time(event: str) -> None:
     """Append the time of `event` of this stage to the file FEDWEAVE_TIMES, if it is set, for `benchmarks.startup`."""
     if file := os.environ.get("FEDWEAVE_TIMES"):

@@ -28,6 +28,7 @@ from fedweave.study.spec import PARAMS
 from .. import addresses
 from ..mlflow_records import synchronise
 from ..paths import RESULTS
+from ..processes import exit_after
 from . import dvc_graph, flow_options, host, planning, pool_names, ray_cluster, remote_stages, server_watch, slurm_flow
 from .artifacts import FlowProgress, RoundProgress, publish
 from .dvc_graph import StaleStage
@@ -281,4 +282,4 @@ def _run(**options: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    exit_after(main)

@@ -26,11 +26,15 @@ def test_load_reads_the_folders_of_the_stages(tmp_path: Path) -> None:
 
 
 def test_import_is_quick_and_lazy() -> None:
-    """`import fedweave` loads neither torch nor matplotlib, nor does a federation. Public names are there."""
+    """`import fedweave` loads neither torch nor matplotlib, nor does a federation. Public names are there. Nothing is
+    searched for garbage meanwhile, and everything afterwards.
+    """
     code = (
-        "import sys, fedweave; heavy = {'torch', 'matplotlib', 'pandas', 'torch_geometric'} & {*sys.modules}; "
+        "import gc, sys, fedweave; searches = []; gc.callbacks.append(lambda *search: searches.append(search)); "
+        "heavy = {'torch', 'matplotlib', 'pandas', 'torch_geometric'} & {*sys.modules}; "
         "assert not heavy, heavy; fedweave.Federation; heavy = {'torch', 'pandas', 'matplotlib'} & {*sys.modules}; "
-        "assert not heavy, heavy; fedweave.compare; fedweave.methods.Ditto(lam=2); "
+        "assert not heavy, heavy; fedweave.compare; assert gc.isenabled(); assert len(searches) < 20, len(searches); "
+        "fedweave.methods.Ditto(lam=2); "
         "assert not {'matplotlib', 'torch_geometric', 'mlflow', 'optuna'} & {*sys.modules}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -136,3 +136,25 @@ def test_a_command_may_end_its_work_on_ctrl_c(on_interrupt: str, grace: float, l
         assert {process.stdout.readline(), process.stdout.readline()} == {"ready\n", "waits\n"}
         os.killpg(process.pid, signal.SIGINT)
         assert process.stdout.read().splitlines() == lines
+
+
+PROGRAM = """
+import atexit, sys
+from fedweave.pipelines.processes import exit_after
+atexit.register(print, "end of the program")
+def main():
+    print("work")
+    {}
+exit_after(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "error"),
+    [("", 0, ""), ("sys.exit(3)", 3, ""), ("sys.exit('no')", 1, "no\n"), ("raise ValueError", 1, "ValueError\n")],
+)
+def test_a_program_that_exits_fast_loses_nothing(last: str, code: int, error: str) -> None:
+    """Output, exit functions, exit code and traceback are those of a usual exit."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM.format(last)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "work\nend of the program\n")
+    assert done.stderr.endswith(error)
