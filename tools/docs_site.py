@@ -16,6 +16,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 TOP = ("CONTRIBUTING.md", "CHANGELOG.md")  # pages at the top of a checkout
+BOARDS = "<!-- boards -->"  # replaced by the pages of all boards
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(?:src/(?P<module>fedweave/[\w/]+)\.py|(?P<top>[A-Z]+\.md))")
 EXTERNAL = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"']?(?:https?:)?//|<link\b[^>]*\brel=[\"']?stylesheet[^>]*//"
@@ -39,14 +40,26 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to source files to the reference, and links to files at the top of the checkout to their pages."""
+    """Lead links to source files to the reference, and links to files at the top of the checkout to their pages.
+
+    The mark of boards is replaced by their pages.
+    """
     folder = posixpath.dirname(page.file.src_uri) or "."
+    if BOARDS in markdown:
+        markdown = markdown.replace(BOARDS, show_boards(ROOT / "examples"))
 
     def replace_link(link: re.Match[str]) -> str:
         module = (link["module"] or "").replace("__init__", "index")
         return "](" + posixpath.relpath(f"reference/{module}.md" if module else link["top"].lower(), folder)
 
     return OUTSIDE.sub(replace_link, markdown)
+
+
+def show_boards(folder: Path) -> str:
+    """The pages of the boards below a folder, with headings two levels lower."""
+    pages = [file.with_name("README.md") for file in sorted(folder.rglob("board.yaml"))]
+    texts = [page.read_text(encoding="utf-8") for page in pages if page.is_file()]
+    return "\n".join(re.sub(r"^#", "###", text, flags=re.MULTILINE) for text in texts)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

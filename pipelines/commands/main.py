@@ -18,6 +18,7 @@ from fedweave.study import plugins
 from ..processes import exit_after
 from ..scheduling import workers
 from . import (
+    boards,
     cluster,
     federate,
     importing,
@@ -46,6 +47,7 @@ app.add_typer(federate.app, name="federate")
 app.add_typer(records.app)
 app.add_typer(own_data.app)
 app.add_typer(recommend.app)
+app.add_typer(boards.app)
 app.add_typer(lifecycle.app)
 app.add_typer(servers.app)
 app.command()(single_run.run)

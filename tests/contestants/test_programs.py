@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import sys
 import time
 import zipfile
@@ -10,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.contestants import environments, program
+from fedweave.contestants import environments, program, programs
 from fedweave.contestants.checks import check_answers, check_graph
 from fedweave.contestants.exchange import read_answers
 from fedweave.contestants.programs import run_program
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
+from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import ContestantFailed
 
 PATH = {"PATH": os.environ["PATH"]}
@@ -158,6 +160,66 @@ def test_a_program_has_a_limit_of_memory_and_no_secrets(tmp_path: Path, monkeypa
     assert reason == "ended with exit code 1"
     assert "None" in printed.splitlines()
     assert "MemoryError" in printed
+
+
+CLOSED = """
+import os, pathlib, socket
+def tried(name, action):
+    try:
+        action()
+        print(name, "open")
+    except OSError:
+        print(name, "closed")
+parent = os.getppid()
+tried("own", lambda: open("mine.py").read())
+tried("used", lambda: open(os.environ["USED"]).read())
+tried("temporary", lambda: pathlib.Path(os.environ["TMPDIR"], "x").write_text("x"))
+tried("sibling", lambda: open("../targets.csv").read())
+tried("folder", lambda: os.listdir(".."))
+tried("overwrite", lambda: open("mine.py", "a"))
+tried("create", lambda: open("../new", "w"))
+tried("variables", lambda: open(f"/proc/{parent}/environ").read())
+tried("memory", lambda: open(f"/proc/{parent}/mem").read(1))
+tried("files", lambda: open(f"/proc/{parent}/cwd/targets.csv").read())
+tried("signal", lambda: os.kill(parent, 0))
+tried("network", lambda: socket.create_connection(("127.0.0.1", PORT), timeout=5))
+"""
+
+
+@pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}")
+def test_a_sandbox_closes_everything_but_what_a_program_needs(tmp_path: Path) -> None:
+    """Each of them is open without it."""
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (tmp_path / "targets.csv").write_text("1")
+    (tmp_path / "used.txt").write_text("1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (folder / "mine.py").write_text(CLOSED.replace("PORT", str(server.getsockname()[1])))
+        lines = {}
+        for sandbox in (True, False):
+            given = {"env": {"USED": str(tmp_path / "used.txt")}, "uses": ["../used.txt"], "timeout": 60}
+            runner = program("python -S mine.py", folder=folder, sandbox=sandbox, **given).runner
+            with pytest.raises(ContestantFailed, match="it wrote neither this file"):
+                runner.run(TASK, tmp_path / "log.txt")
+            lines[sandbox] = dict(line.split() for line in (tmp_path / "log.txt").read_text().splitlines())
+            (tmp_path / "new").unlink(missing_ok=True)
+    closed = {name for name, state in lines[True].items() if state == "closed"}
+    assert {*lines[True]} - closed == {"own", "used", "temporary"}
+    assert {"sibling", "folder", "create", "signal", "network"} <= closed
+    assert all(
+        lines[False][name] == "open" for name in ("sibling", "folder", "create", "variables", "signal", "network")
+    )
+
+
+def test_a_program_may_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many files, each of which is small enough; they are removed with the task."""
+    monkeypatch.setattr(programs, "LARGEST_OUTPUT", 1 << 20)
+    monkeypatch.setattr(programs, "LOOK", 0.1)
+    text = "for i in range(40): open(f'{sys.argv[2]}/{i}', 'wb').write(bytes(1 << 16))"
+    (tmp_path / "mine.py").write_text(f"import os, sys, time\nprint(os.environ['TMPDIR'])\n{text}\ntime.sleep(600)\n")
+    with pytest.raises(ContestantFailed, match="it was ended: its files had more than 1048576 bytes"):
+        program("python -S mine.py", folder=tmp_path, timeout=60).runner.run(TASK, tmp_path / "log.txt")
+    assert not Path((tmp_path / "log.txt").read_text().strip()).exists()
 
 
 def test_an_environment_is_built_once_from_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

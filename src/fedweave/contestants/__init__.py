@@ -20,6 +20,7 @@ from fedweave.contestants.environments import PYTHON
 from fedweave.contestants.functions import EstimatorRunner, FunctionRunner
 from fedweave.contestants.programs import ProgramRunner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
+from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput, choose, format_value
 
 __all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "flower", "function", "pfllib", "program"]
@@ -97,6 +98,7 @@ def program(
     requirements: Path | str | None = None,
     settings: Mapping[str, Any] | None = None,
     space: Mapping[str, Any] | None = None,
+    sandbox: bool = False,
 ) -> type[Contestant]:
     """A program of any language as a contestant; it runs once a seed, in a process group of its own.
 
@@ -116,9 +118,11 @@ def program(
             builds once and keeps under the digest of the file.
         settings: values that task.json names.
         space: setting -> {"low": ..., "high": ..., "log": ...} or {"choices": [...]}: what `tune=` searches.
+        sandbox: close the network to it, and all files but its task, those of `folder` (to read), `uses`, the system
+            and its interpreter. It needs Linux.
 
     Raises:
-        BadInput: the command, a file or a limit is wrong.
+        BadInput: the command, a file or a limit is wrong, or this machine has no sandbox.
     """
     place, start = "contestants.program", Path(folder).resolve()
     words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
@@ -142,8 +146,10 @@ def program(
     packages = None if requirements is None else start / requirements
     if packages and not packages.is_file():
         raise BadInput(f"{place}: requirements", f"{packages} is not there; give a file of packages below {start}")
+    if sandbox and (problem := find_problem()):
+        raise BadInput(f"{place}: sandbox", problem)
     variables = {key: str(value) for key, value in (env or {}).items()}
-    runner = ProgramRunner(tuple(words), start, (*named, *used), variables, float(timeout), memory, packages)
+    runner = ProgramRunner(tuple(words), start, (*named, *used), variables, float(timeout), memory, packages, sandbox)
     return build_entry(_check_name(given, "program"), runner, settings, space)
 
 

@@ -25,6 +25,7 @@ class ProgramSpec:
     requirements: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     space: dict[str, Any] = field(default_factory=dict)
+    sandbox: bool = False
 
 
 def declare(name: str, block: Mapping[str, Any], where: str) -> None:

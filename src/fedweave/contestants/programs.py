@@ -2,10 +2,12 @@
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from uuid import uuid4
 
 import psutil
 
-from fedweave.contestants import environments, exchange
+from fedweave.contestants import environments, exchange, sandbox
 from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
 from fedweave.contestants.environments import PYTHON, last_line
 from fedweave.contestants.functions import ALL_ROWS
@@ -30,6 +32,8 @@ PASSED = (
     "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "R_HOME", "R_LIBS", "R_LIBS_USER", "JULIA_DEPOT_PATH",
 )  # fmt: skip
 LARGEST_FILE = 1 << 30  # bytes of a file that a program may write, its log among them
+LARGEST_OUTPUT = 1 << 32  # bytes of all files in its folders, which are looked at now and then
+LOOK = 1.0  # seconds between two looks
 SCANS = 20  # for children, each of which may start another one until it is ended
 
 
@@ -45,6 +49,7 @@ class ProgramRunner(Runner):
         timeout: seconds of one repetition.
         memory: MiB of address space of each of its processes, or None.
         requirements: file of packages of an environment of its own, or None.
+        sandbox: whether other files and the network are closed to it.
     """
 
     command: tuple[str, ...]
@@ -54,6 +59,7 @@ class ProgramRunner(Runner):
     timeout: float
     memory: float | None
     requirements: Path | None = None
+    sandbox: bool = False
 
     how = "program"
     unequal = (OWN_BUDGET, ALL_ROWS, UNTUNED)
@@ -63,13 +69,14 @@ class ProgramRunner(Runner):
         return (*self.uses, *([self.requirements] if self.requirements else []))
 
     def digest(self) -> str:
-        hashed = hashlib.sha256(repr((self.command, sorted(self.env.items()))).encode())
+        hashed = hashlib.sha256(repr((self.command, sorted(self.env.items()))).encode() + b"sandbox" * self.sandbox)
         for file in _files(self.files):
             hashed.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
         return hashed.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        return {"command": " ".join(self.command), "timeout": self.timeout, "memory": self.memory}
+        limits = {"timeout": self.timeout, "memory": self.memory, "sandbox": self.sandbox}
+        return {"command": " ".join(self.command), **limits}
 
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         with tempfile.TemporaryDirectory(prefix="fedweave-contestant-", ignore_cleanup_errors=True) as temporary:
@@ -79,7 +86,10 @@ class ProgramRunner(Runner):
             python = environments.prepare(self.requirements) if self.requirements else Path(sys.executable)
             command = [str(python), *self.command[1:]] if self.command[0] in PYTHON else [*self.command]
             words, env = [*command, str(handed), str(output)], self._environment(temporary, python)
-            reason = run_program(words, self.folder, env, self.timeout, self.memory, log)
+            if self.sandbox:
+                words[0] = shutil.which(words[0], path=env.get("PATH")) or str(self.folder / words[0])
+                words = sandbox.wrap(words, [self.folder, *self.uses], [Path(temporary)])
+            reason = run_program(words, self.folder, env, self.timeout, self.memory, log, Path(temporary))
             if reason:
                 raise ContestantFailed(f"it {reason}", f"its last line: {last_line(log)} (all of it: {log})")
             return exchange.read_answers(task, output)
@@ -90,12 +100,16 @@ class ProgramRunner(Runner):
             passed.pop("PYTHONPATH", None)
             passed |= {"PATH": f"{python.parent}{os.pathsep}{passed.get('PATH', os.defpath)}"}
             passed |= {"VIRTUAL_ENV": str(python.parent.parent)}
+        if self.sandbox:
+            passed.pop("PYTHONPATH", None)
+            passed |= {"HOME": temporary, "PYTHONDONTWRITEBYTECODE": "1"}
         return {**passed, "TMPDIR": temporary, "PYTHONUNBUFFERED": "1", **self.env}
 
 
 def run_program(
-    words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float, memory: float | None, log: Path
-) -> str:
+    words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float, memory: float | None, log: Path,
+    written: Path | None = None,
+) -> str:  # fmt: skip
     """Run a command; returns why it failed, or nothing. No process that it started is left.
 
     A child that has left the process group is found by a variable of its environment, on Linux. One that has cleared
@@ -105,6 +119,7 @@ def run_program(
         timeout: seconds.
         memory: MiB of address space of each process, or None.
         log: file for what it prints.
+        written: folder whose files together may have `LARGEST_OUTPUT` bytes, or None.
     """
     mark = uuid4().hex
     limits = f"ulimit -f {LARGEST_FILE // 512}; " + (f"ulimit -v {int(memory * 1024)}; " if memory else "")
@@ -116,9 +131,11 @@ def run_program(
             env={**env, MARK: mark}, start_new_session=True,
         )  # fmt: skip
         try:
-            code = process.wait(timeout)
+            code = _wait(process, timeout, written)
         except subprocess.TimeoutExpired:
             return f"was ended after its time limit of {timeout:g} s"
+        except OverflowError:
+            return f"was ended: its files had more than {LARGEST_OUTPUT} bytes"
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -129,6 +146,34 @@ def run_program(
     if code:
         return f"ended with exit code {code}"
     return f"left {format_count(children, 'process')} behind, which {_was(children)} ended" if children else ""
+
+
+def _wait(process: subprocess.Popen[bytes], timeout: float, written: Path | None) -> int:
+    """The exit code.
+
+    Raises:
+        subprocess.TimeoutExpired: it runs longer.
+        OverflowError: it has written more than it may.
+    """
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            return process.wait(min(LOOK, max(0.0, end - time.monotonic())))
+        except subprocess.TimeoutExpired:
+            if time.monotonic() >= end:
+                raise
+        if written and _count_bytes(written) > LARGEST_OUTPUT:
+            raise OverflowError
+
+
+def _count_bytes(folder: Path) -> int:
+    """Bytes on the disk of the files in a folder, which may change meanwhile."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                total += Path(place, name).lstat().st_blocks * 512
+    return total
 
 
 def _was(count: int) -> str:

@@ -1,0 +1,7 @@
+"""Boards that outsiders can enter: rows by digest, terms for all, and contestants by command and digest."""
+
+from fedweave.boards.board import Board, read
+from fedweave.boards.judging import judge
+from fedweave.boards.submission import submit
+
+__all__ = ["Board", "judge", "read", "submit"]

@@ -1,0 +1,120 @@
+"""Run a command in a sandbox of Linux: python sandbox.py JSON COMMAND...; it imports nothing of fedweave.
+
+JSON has "read" and "write": the files and folders that the command and its children may read, and may write too. All
+others are closed to them by Landlock (Linux 5.13), which needs no rights of an administrator. Network: an own empty
+namespace where the system allows one, and TCP by Landlock (Linux 6.7). Where neither is there, nothing is run.
+"""
+
+import ctypes
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+CREATE, ADD, RESTRICT = 444, 445, 446  # system calls of Landlock, the same numbers on every processor
+OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # rights that a rule of a file may have
+READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, list a folder
+NEW_USER, NEW_NETWORK, NO_NEW_PRIVILEGES = 0x10000000, 0x40000000, 38
+REFUSED = 125  # exit code where the sandbox cannot be made
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/proc", "/sys")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+
+def wrap(words: Sequence[str], read: Iterable[Path], write: Iterable[Path]) -> list[str]:
+    """The command that runs `words` in a sandbox.
+
+    Args:
+        read: files and folders besides those of the system and of the interpreter in `words`.
+        write: folders.
+    """
+    reading = [*SYSTEM, *map(str, (*read, *_homes(Path(words[0]))))]
+    content = json.dumps({"read": reading, "write": [*DEVICES, *map(str, write)]})
+    return [sys.executable, "-I", "-S", __file__, content, *words]
+
+
+def _homes(program: Path) -> list[Path]:
+    """The program, and the environment of Python that it belongs to."""
+    prefix = program.parent.parent
+    if not (prefix / "pyvenv.cfg").is_file():
+        is_conda = (prefix / "conda-meta").is_dir()
+        own = [Path(sys.prefix), Path(sys.base_prefix)] if program.resolve() == Path(sys.executable).resolve() else []
+        return [program, *own, *([prefix] if is_conda else [])]
+    lines = (line.partition("=") for line in (prefix / "pyvenv.cfg").read_text("utf-8").splitlines())
+    base = next((value.strip() for name, _, value in lines if name.strip() == "home"), None)
+    return [program, prefix, *([Path(base).resolve().parent] if base else [])]
+
+
+@cache
+def find_problem() -> str:
+    """Why no sandbox can be made on this machine; empty if it can."""
+    tried = subprocess.run(wrap([sys.executable, "-I", "-S", "-c", ""], [], []), capture_output=True, text=True)
+    return (tried.stderr.strip().splitlines() or ["it cannot be started"])[-1] if tried.returncode else ""
+
+
+def _call(number: int, *arguments: object) -> int:
+    return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
+
+
+def close_network() -> bool:
+    """Move this process to a network namespace of its own, which has no devices; whether that was allowed.
+
+    A namespace of users takes rights from an administrator too, such as that to read the variables of other processes.
+    """
+    library, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
+    if library.unshare(NEW_USER | NEW_NETWORK) != 0:
+        return bool(library.unshare(NEW_NETWORK) == 0)
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        Path("/proc/self", name).write_text(text, encoding="ascii")
+    return True
+
+
+def restrict(read: Sequence[str], write: Sequence[str], version: int) -> None:
+    """Close all files but those listed, TCP (from version 4) and signals to others (from version 6), for good.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    every = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
+    words = (every, *([3] if version >= 4 else []), *([3] if version >= 6 else []))
+    attributes = struct.pack(f"{len(words)}Q", *words)
+    rules = _checked(_call(CREATE, attributes, ctypes.c_size_t(len(attributes)), 0))
+    for path, rights in (*((path, READ) for path in read), *((path, every) for path in write)):
+        if not Path(path).exists():
+            continue
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        allowed = rights & every & (-1 if Path(path).is_dir() else OF_FILES)
+        _checked(_call(ADD, rules, 1, struct.pack("=Qi", allowed, place), 0))
+        os.close(place)
+    _checked(ctypes.CDLL(None, use_errno=True).prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _checked(_call(RESTRICT, rules, 0))
+    os.close(rules)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
+
+
+def main(content: str, words: list[str]) -> None:
+    """Close everything else, then become the command."""
+    version = _call(CREATE, None, ctypes.c_size_t(0), 1) if sys.platform == "linux" else 0
+    if version < 1:
+        sys.exit("no sandbox can be made here: it needs Linux 5.13 or newer with Landlock")
+    if not close_network() and version < 4:
+        sys.exit("no sandbox can be made here: closing the network needs Linux 6.7 or namespaces of users")
+    places = json.loads(content)
+    try:
+        restrict(places["read"], places["write"], version)
+        os.execvp(words[0], words)
+    except OSError as error:
+        print(f"the sandbox ended with: {words[0]}: {error.strerror}", file=sys.stderr)
+        sys.exit(REFUSED)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
