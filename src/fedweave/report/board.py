@@ -69,7 +69,7 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFr
     columns += [("pooled", "pooled")] if board["pooled"].notna().any() else []
     columns += [(name, title) for name, title in POINTS.items() if board[name].notna().any()]
     columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
-    columns += [("gap", "to leader")] if len(runs) > 1 else []
+    columns += [("gap", "against leader")] if len(runs) > 1 else []
     columns += [("p", "p")] if (leader_tests(significance)["p_adjusted"].notna()).any() else []
     columns += [(name, title) for name, title in GRAPHS.items() if board[name].notna().any()]
     columns += [("best", "best round")]
