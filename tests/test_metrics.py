@@ -4,10 +4,11 @@ from itertools import product
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import f1_score, recall_score, roc_auc_score
+from sklearn.metrics import log_loss as mean_log_loss
 
 from fedweave.errors import BadInput
-from fedweave.metrics import KINDS, METRICS, Metric, check_fit, metric, probabilities
+from fedweave.metrics import KINDS, METRICS, Metric, check_fit, metric, probabilities, row_values
 
 DRAWS = np.random.default_rng(3)
 TARGETS = DRAWS.integers(3, size=60)
@@ -69,6 +70,36 @@ def test_the_area_under_the_curve_has_the_bits_of_scikit_learn() -> None:
             scores = np.round(DRAWS.uniform(size=rows), digits)
             area = METRICS["roc_auc"].function(targets, np.stack([1 - scores, scores], 1))
             assert area == roc_auc_score(targets, scores)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.filterwarnings("ignore")
+def test_metrics_of_counts_and_log_loss_are_those_of_scikit_learn(classes: int) -> None:
+    """For few and many rows, classes that the targets or the predictions lack, and chances of 0 and 1."""
+    for rows, sharpness in product((1, 2, 5, 60, 700), (0, 1, 60, 2000)):
+        targets, scores = DRAWS.integers(classes, size=rows), sharpness * DRAWS.normal(size=(rows, classes))
+        chances, present = probabilities(scores), np.unique(targets)
+        found = chances.argmax(1)
+        expected = {
+            "balanced_accuracy": 100.0 * recall_score(targets, found, labels=present, average="macro"),
+            "f1_macro": f1_score(targets, found, average="macro"),
+        }
+        if classes == 2 and 1 in present:
+            expected["f1"] = f1_score(targets, found)
+        assert {name: METRICS[name].function(targets, chances) for name in expected} == expected
+        loss = mean_log_loss(targets, chances / chances.sum(1, keepdims=True), labels=range(classes))
+        assert METRICS["log_loss"].function(targets, chances) == pytest.approx(loss, rel=1e-15, abs=0)
+
+
+def test_values_of_rows_have_the_metric_as_their_mean() -> None:
+    for name, one in METRICS.items():
+        kind = one.kinds[0] if "forecasts" not in one.kinds else "forecasts"
+        targets, outputs = (TARGETS, LOGITS) if kind == "classes" else (VALUES, PREDICTIONS)
+        values = row_values(name, targets, outputs)
+        assert (values is None) == (name not in ("accuracy", "log_loss", "mae", "mse"))
+        if values is not None:
+            assert values.shape == (len(targets),)
+            assert values.mean() == pytest.approx(one.value(kind, targets, outputs), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", OF_VALUES)

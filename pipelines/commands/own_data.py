@@ -89,7 +89,8 @@ def compare(
     show(comparison)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     best = comparison.best()
-    print(f"predict and export {explain_use(best, f'use {best.name}, which has the best validation score, ')}")
+    use = explain_use(best, f"use {best.name}, which has the best validation score, ")
+    print(f"predict and export {use}{_name_deployed(comparison, best.name)}")
 
 
 @app.command()
@@ -169,6 +170,19 @@ def explain_use(result: "fw.MethodResult", use: str) -> str:
     if result.run.info.get("contestant"):
         return f"need --method: {result.name} has left predictions and no models"
     return f"{use}{result.refit()}"
+
+
+def _name_deployed(comparison: "fw.Comparison", used: str) -> str:
+    """How to use the method that the report deploys, where that is not the one that is `used`."""
+    from fedweave import results
+    from fedweave.prediction.input_description import find_partitions
+    from fedweave.report.answers import answer
+
+    study = comparison.study
+    tables = results.load_tables(study, find_partitions(study.folder))
+    deployed = answer(study, tables, study.runs[0].task).method
+    name = next((name for name, run in comparison.runs.items() if run.label == deployed), used)
+    return "" if name == used else f"; to use {deployed}, as the report says: --method {name}"
 
 
 def _explain(result: "fw.MethodResult", method: str, seed: int | None, refit: bool) -> str:

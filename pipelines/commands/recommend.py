@@ -84,13 +84,14 @@ def board(advice: "fw.Recommendation") -> Table:
     """The finalists and controls, best validation score first; the recommended method is bold."""
     from fedweave.metrics import unit
     from fedweave.results import format_score
+    from fedweave.results.formats import format_change
 
     metric = str(advice.facts["metric"])
     table = Table(title=f"test {metric}{unit(metric)}", title_justify="left", box=None, header_style="bold")
-    for title in ("method", "settings", "test", "to the leader", "verdict", "MiB", "seconds"):
+    for title in ("method", "settings", "test", "against the leader", "verdict", "MiB", "seconds"):
         table.add_column(title, justify="left" if title in ("method", "settings", "verdict") else "right", no_wrap=True)
     for row in advice.board.to_dict("records"):
-        score, gap = (format_score(row[key], float("nan"), metric) for key in ("test", "difference"))
+        score, gap = format_score(row["test"], float("nan"), metric), format_change(row["difference"], metric)
         cells = (row["label"], row["settings"] or "declared", score, "" if row["verdict"] == "leads" else gap)
         cost = (f"{row['mib']:.3g}", f"{row['seconds']:.3g}")
         table.add_row(*cells, row["verdict"], *cost, style="bold" if row["method"] == advice.method else "")

@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
+from fedweave.report.tuning import describe_rates
 from fedweave.search.rates import _choose
 from fedweave.study.search_spaces import rates
 
@@ -86,6 +87,16 @@ def test_separable_texts_have_no_gain_that_is_only_the_learning_rate(searched: f
     assert board.loc["fedavg", "vs_local"] in ("equivalent", "open")
     assert "learning rates, chosen on validation rows from 0.005 to 0.5: fedavg 0.5, local 0.5" in str(searched)
     assert chosen(searched) == {"shops-local": 0.5, "shops-fedavg": 0.5}
+
+
+def test_a_method_without_a_learning_rate_is_not_among_the_rates() -> None:
+    x = np.random.default_rng(0).normal(size=(120, 2))
+    federation = fw.Federation.from_arrays(x, x.sum(1), client=["Ann", "Bob", "Cy"] * 40)
+    for tune, line in ((None, "to 0.5: local "), (0, "untuned: lr=0.05 for all")):
+        comparison = fw.compare(federation, ["local", "partial_pooling"], rounds=2, seeds=1, tune=tune, **QUIET)
+        words = describe_rates(comparison.study)
+        assert line in words
+        assert "partial" not in words
 
 
 def test_every_method_has_the_same_grid_and_number_of_trials(searched: fw.Comparison) -> None:

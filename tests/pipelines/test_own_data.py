@@ -10,7 +10,10 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
+from fedweave import results
 from fedweave.pipelines.commands import listing, main, own_data, recommend, studies
+from fedweave.report.answers import answer
+from tests.fake_results import ARMS, write_study
 
 SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": "local,ditto", "rounds": 3, "seeds": 2}
 
@@ -253,3 +256,14 @@ def test_settings_of_evaluation_reach_a_comparison(folder: Path, tmp_path: Path)
     with pytest.raises(fw.BadInput, match=r"--set evaluate\.every: a race sets its evaluation itself"):
         recommend.recommend(folder / "flights.csv", client="dest", label="late", out=tmp_path / "no",
                             settings=["evaluate.every=2"])  # fmt: skip
+
+
+def test_compare_says_how_to_use_what_the_report_deploys(tmp_path: Path) -> None:
+    """Nothing is said where `predict` and `export` use that method already."""
+    made = fw.load(write_study(tmp_path / "results" / "s", {"shoulder": ARMS}, clients=20, rounds=8, extras=False))
+    study = made.study
+    deployed = answer(study, results.load_tables(study, None), study.runs[0].task).method
+    (name,) = (name for name, run in made.runs.items() if run.label == deployed)
+    assert own_data._name_deployed(made, name) == ""
+    other = next(other for other in made.runs if other != name)
+    assert own_data._name_deployed(made, other) == f"; to use {deployed}, as the report says: --method {name}"

@@ -210,7 +210,7 @@ def test_another_method_that_is_better_than_local_is_not_hidden(leader: str, oth
     texts = sentences.deployment(advice), sentences.collaboration_benefit(advice, "accuracy")
     if kind == "personal":
         assert texts[0] == "A personal model for each client, trained with Ditto."
-        assert texts[1].startswith("Yes. Ditto against Local: +2.00 points (95 % interval")
+        assert texts[1].startswith("Yes. Ditto against Local: accuracy 2.00 points higher (95 % interval 1.00 to ")
         assert texts[1].endswith(", p = 0.02). Pfedgraph, best on validation rows, is not shown to be.")
     else:
         end = "no method is shown to be better." if leader else "no verdict on other methods is possible."
@@ -381,8 +381,8 @@ def test_one_client_with_one_seed_has_no_interval() -> None:
     """A dash in place of each end would say nothing."""
     gain = {"share": [0.5], "gain": [1.5], "gain_low": [math.nan], "gain_high": [math.nan]}
     text = sentences.more_data(pd.DataFrame(gain), "accuracy", True)
-    assert text.endswith("all training rows against half of them +1.50 points, no interval.")
+    assert text.endswith("all training rows against half of them: accuracy 1.50 points higher (no interval).")
     gain |= {"gain_low": [-1.0], "gain_high": [4.0]}
-    assert ", 95 % interval \N{MINUS SIGN}1.00 points to +4.00 points." in sentences.more_data(
+    assert "(95 % interval 1.00 points lower to 4.00 points higher)." in sentences.more_data(
         pd.DataFrame(gain), "accuracy", True
     )

@@ -22,8 +22,8 @@ def test_ablations_have_the_marks_of_the_legend(tmp_path: Path) -> None:
     shown = {name: rows[name].mark for name in ("as declared", "without p", "frozen p, q", "depth = 5")}
     assert shown == {"as declared": "", "without p": "▽", "frozen p, q": "?", "depth = 5": "≈"}
     assert rows["frozen p, q"].title == (
-        "open: neither a difference nor equivalence is shown; frozen p, q \N{MINUS SIGN} as declared: "
-        "\N{MINUS SIGN}1.20, 95 % interval \N{MINUS SIGN}2.10 to \N{MINUS SIGN}0.30, p = 0.4, margin 2.00; "
+        "open: neither a difference nor equivalence is shown; frozen p, q against as declared: "
+        "1.20 points lower, 95 % interval 0.30 to 2.10 points lower, p = 0.4, margin 2.00; "
         "7 seeds would decide"
     )
     assert {card.margin for card in cards} == {"1 point"}

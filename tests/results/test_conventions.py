@@ -7,7 +7,7 @@ import pytest
 
 from fedweave import results
 from fedweave.metrics import clip
-from fedweave.results.formats import format_difference
+from fedweave.results.formats import describe_change, format_change_interval, format_difference
 from fedweave.results.repetitions import interval
 from tests.fake_results import write_study
 
@@ -17,6 +17,23 @@ from tests.fake_results import write_study
 )
 def test_only_a_gain_has_a_plus_sign(value: float, text: str) -> None:
     assert format_difference(value, "accuracy") == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "low", "high", "text"),
+    [
+        ("accuracy", 9.544, 1.0, 18.0, "accuracy 9.54 points higher (1.00 to 18.00 points higher)"),
+        ("accuracy", -2.0, -5.0, 1.0, "accuracy 2.00 points lower (5.00 points lower to 1.00 points higher)"),
+        ("accuracy", 0.0, 0.0, 0.0, "accuracy 0.00 points (0.00 to 0.00 points)"),
+        ("mse", -0.00507, -0.01, 0.0, "mse 0.005070 lower, and lower is better (0.0000 to 0.01000 lower)"),
+        ("roc_auc", 0.0123, 0.01, 0.0146, "roc_auc 0.01230 higher (0.01000 to 0.01460 higher)"),
+        ("mse", float("nan"), float("nan"), 1.0, "mse \N{EN DASH}, and lower is better (\N{EN DASH})"),
+    ],
+)
+def test_differences_in_words_have_a_unit_and_a_direction(
+    metric: str, value: float, low: float, high: float, text: str
+) -> None:
+    assert f"{describe_change(value, metric)} ({format_change_interval(low, high, metric)})" == text
 
 
 @pytest.mark.parametrize(("higher", "methods"), [(True, ["a", "b"]), (False, ["a", "c"])])

@@ -277,6 +277,7 @@ class Comparison:
         return PairedTest(
             **{**asdict(test), "method": method, "other": other},
             tests=count,
+            metric=str(pair[0].info["metric"]),
             clients=len(parts.common_clients(runs, scores)),
             seeds=1 if seed is not None else len(pair[0].seeds),
             splits=1 if seed is not None else len(pair[0].info.get("splits") or [None]),

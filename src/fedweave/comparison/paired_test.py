@@ -6,6 +6,7 @@ import numpy as np
 
 from fedweave.errors import format_count
 from fedweave.results import statistics
+from fedweave.results.formats import describe_change, format_amount, format_change_interval
 from fedweave.results.marks import reason_without_verdict
 from fedweave.results.statistics import TestedPair
 
@@ -16,11 +17,13 @@ class PairedTest(TestedPair):
 
     Attributes:
         tests: how many tests the correction is for; 1 if two methods alone were compared.
+        metric: of the scores, for the words.
         clients, seeds, splits: how many; with several splits, clients of each.
         counted: which clients count as one, and how many they are; empty where each counts alone.
     """
 
     tests: int
+    metric: str
     clients: int
     seeds: int
     splits: int = 1
@@ -35,8 +38,8 @@ class PairedTest(TestedPair):
         corrected = f", {self.p_adjusted:.3g} corrected for {self.tests} tests" if self.tests > 1 else ""
         numbers = f", p = {self.p:.3g}{corrected}" if np.isfinite(self.p_adjusted) else ""
         return (
-            f"{self.method} - {self.other}: {self.difference:+.4g} "
-            f"(95 % interval {self.low:+.4g} to {self.high:+.4g} over {over}){numbers}: {self._words}"
+            f"{self.method} against {self.other}: {describe_change(self.difference, self.metric)} (95 % interval "
+            f"{format_change_interval(self.low, self.high, self.metric)} over {over}){numbers}: {self._words}"
             + (f"; {self.counted}" if self.counted else "")
         )
 
@@ -46,7 +49,7 @@ class PairedTest(TestedPair):
         if self.better:
             return f"{self.better} is better"
         if self.verdict == statistics.EQUIVALENT:
-            return f"equivalent (within {self.margin:.4g}; p = {self.p_equivalent:.3g})"
+            return f"equivalent (within {format_amount(self.margin, self.metric)}; p = {self.p_equivalent:.3g})"
         if self.verdict == statistics.OPEN:
             return f"open{self._further_seeds}"
         return reason_without_verdict(self.over)

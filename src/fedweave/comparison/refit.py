@@ -25,6 +25,7 @@ from fedweave.processes.forks import one_thread
 from fedweave.results import Run
 from fedweave.runs import archive, repetition, serving
 from fedweave.runs.history import History, record
+from fedweave.study.search_spaces import has_rate
 
 FOLDER = "refit"  # in a folder of results
 
@@ -52,7 +53,7 @@ def refit(finished: Run, seed: int, federation: Federation | None, model: Any) -
             if reason := _train(finished, seed, int(rounds[0]), _add_validation_rows(federation), model, target):
                 return None, reason
     count, rate = format_count(int(rounds[0]), "round"), finished.info["spec"]["train"].get("lr")
-    rate_text = "" if rate is None else f" with lr={rate:.3g}"
+    rate_text = "" if rate is None or not has_rate(finished.info["method"]) else f" with lr={rate:.3g}"
     return results.load_run(target / "runs" / key), f"training and validation rows for {count}{rate_text}"
 
 

@@ -86,7 +86,10 @@ class Dataset:
     @property
     def labels(self) -> np.ndarray:
         """y, where there must be labels; raises BadInput for series and numbers."""
-        return _require_array(self.y, f"dataset {self.name}: has no classes, by which this partition distributes rows")
+        remedy = "give owner=, the number of the client of each row, and use partition.name=natural"
+        return _require_array(
+            self.y, f"dataset {self.name}: has no classes, by which this partition distributes rows; {remedy}"
+        )
 
     @property
     def targets_are(self) -> str:

@@ -111,7 +111,7 @@ def propose_rates(declared: Plan, entries: Sequence[Candidate], count: int) -> l
     proposals: list[Candidate] = []
     for candidate in entries:
         train = declared.study.run(f"{declared.federation.name}-{candidate.name}").train
-        has_rate = METHODS[candidate.method].epochs != 0
+        has_rate = search_spaces.has_rate(candidate.method)
         values = search_spaces.rates(train, search_spaces.RATE_COUNT)[:count] if has_rate else []
         named = [candidate.name, *(f"{candidate.name}-s{number}" for number in range(2, len(values) + 1))]
         settings = [{**candidate.settings, search_spaces.RATE: value} for value in values] or [{**candidate.settings}]

@@ -16,7 +16,7 @@ from fedweave.prediction.input_description import read_description
 from fedweave.report import make_ids_unique, picture
 from fedweave.report.board import CSS_CLASSES, BoardRow, Cell, score_range
 from fedweave.results import EMPTY, format_score
-from fedweave.results.formats import format_difference, format_difference_interval
+from fedweave.results.formats import format_change, format_change_interval
 from fedweave.results.marks import SYMBOLS
 
 PAGE = "recommendation.html"
@@ -108,6 +108,7 @@ def context(advice: Advice) -> dict[str, Any]:
         "notes": advice.facts["notes"],
         "tiles": _tiles(advice, len(comparison.clients)),
         "metric": metric,
+        "direction": "higher" if study.runs[0].higher_is_better else "lower",
         "unit": unit,
         "board": [_format_method(row, metric) for row in advice.board.to_dict("records")],
         "controls": [(row["method"], row["score"]) for row in results.control_rows(results.controls(study))],
@@ -115,7 +116,7 @@ def context(advice: Advice) -> dict[str, Any]:
         "graph": _graph(advice),
         "graph_method": labels.get(advice.facts["woven"], ""),
         "tests": [
-            {**test, "text": format_difference(test["difference"], metric), "p": _format_p(test["p"])}
+            {**test, "text": format_change(test["difference"], metric), "p": _format_p(test["p"])}
             for test in advice.facts["graph_tests"]
         ],
         "rows": [_format_share(row, metric) for row in advice.rows.to_dict("records")],
@@ -150,7 +151,7 @@ def _first_screen(advice: Advice, study: results.Study, metric: str) -> FirstScr
         left, right, at = (ends - low) * scale
         place = {"left": left, "width": right - left, "at": at} if np.isfinite(ends).all() else {}
         word = str(row["verdict_local"]).replace("no verdict", "")
-        difference = f"{SYMBOLS.get(word, '')} {format_difference(row['over_local'], metric)}"
+        difference = f"{SYMBOLS.get(word, '')} {format_change(row['over_local'], metric)}"
         local = Cell(difference if word in SYMBOLS and word else "", style=CSS_CLASSES.get(word, ""))
         rows.append(
             BoardRow(
@@ -177,7 +178,7 @@ def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
         **row, "style": STYLES.get(row["verdict"], "quiet"),
         **{name: format_score(row[name], np.nan, metric) for name in ("validation", "test")},
         "interval": results.format_interval(row["low"], row["high"], metric),
-        "difference": "" if row["verdict"] == "leads" else format_difference(row["difference"], metric),
+        "difference": "" if row["verdict"] == "leads" else format_change(row["difference"], metric),
         "p": _format_p(row["p"]),
         "models": "one" if row["models"] == 1 else f"{row['models']}",
         **{name: _format_number(row[name]) for name in ("mib", "seconds", "server_mib", "client_mib")},
@@ -197,8 +198,8 @@ def _gains(advice: Advice, labels: dict[str, str], metric: str) -> Iterator[Gain
         bars = [
             Bar(
                 row["client"], (row["low"] - low) * scale, (row["high"] - row["low"]) * scale,
-                (row["difference"] - low) * scale, -low * scale, format_difference(row["difference"], metric),
-                format_difference_interval(row["low"], row["high"], metric),
+                (row["difference"] - low) * scale, -low * scale, format_change(row["difference"], metric),
+                format_change_interval(row["low"], row["high"], metric),
                 row["verdict"], STYLES.get(row["verdict"], "quiet"), format_score(row["score"], np.nan, metric),
                 format_score(row["local"], np.nan, metric),
             )
@@ -218,8 +219,8 @@ def _graph(advice: Advice) -> str:
 
 
 def _format_share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]:
-    gain = "" if not np.isfinite(row["gain"]) else format_difference(row["gain"], metric)
-    span = format_difference_interval(row["gain_low"], row["gain_high"], metric) if gain else ""
+    gain = "" if not np.isfinite(row["gain"]) else format_change(row["gain"], metric)
+    span = format_change_interval(row["gain_low"], row["gain_high"], metric) if gain else ""
     return f"{100 * row['share']:.0f} %", format_score(row["mean"], np.nan, metric), gain, span
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
-from fedweave.metrics import METRICS, Metric
+from fedweave.metrics import METRICS, Metric, row_values
 from fedweave.results import Run, statistics
 from fedweave.results.rescoring import predictions
 from fedweave.runs.predictions import PredictionTable
@@ -162,8 +162,7 @@ def _bootstrap_values(
     metric: Metric, kind: str, targets: np.ndarray, outputs: np.ndarray, draws: np.ndarray
 ) -> np.ndarray:
     """The metric of each bootstrap sample; `draws` [B, M] are the positions of its rows."""
-    if metric.name == "accuracy":
-        return np.asarray(100.0 * (outputs.argmax(-1) == targets)[draws].mean(1))
-    if metric.name == "mse":
-        return np.asarray(((outputs - targets) ** 2).reshape(len(targets), -1).mean(1)[draws].mean(1))
+    values = row_values(metric.name, targets, outputs)
+    if values is not None:
+        return np.asarray(values[draws].mean(1))
     return np.array([metric.value(kind, targets[rows], outputs[rows]) for rows in draws])

@@ -7,13 +7,12 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import format_count
-from fedweave.metrics import METRICS, unit
 from fedweave.recommendation import answers as kinds
 from fedweave.recommendation import per_client
 from fedweave.recommendation.answers import NO_VERDICT, Answers
 from fedweave.report.answers import UNDER_TRAINED
 from fedweave.results import statistics
-from fedweave.results.formats import format_difference, format_gain
+from fedweave.results.formats import describe_change, format_change_interval
 from fedweave.results.marks import NOTHING_SHOWN, reason_without_verdict
 from fedweave.results.verdicts import join_names
 
@@ -100,7 +99,7 @@ def collaboration_benefit(answer: Answers, metric: str) -> str:
         f", with local training for {_join_names(local_clients)} (chosen on validation rows)," if local_clients else ""
     )
     numbers = (
-        f"{_label(answer, method)}{exception} against Local: {_format_difference(test.difference, metric)} "
+        f"{_label(answer, method)}{exception} against Local: {describe_change(test.difference, metric)} "
         f"({_format_interval(test.low, test.high, metric)}{_format_p(test.p_adjusted)})"
     )
     if test.verdict == statistics.BETTER:
@@ -154,7 +153,7 @@ def choice_gain(answer: Answers, metric: str) -> str:
         statistics.OPEN: "whether that is better than one method for all is open",
     }.get(test.verdict, "there is no verdict on that")
     numbers = (
-        f"{_format_difference(test.difference, metric)}, {_format_interval(test.low, test.high, metric)}"
+        f"{describe_change(test.difference, metric)}, {_format_interval(test.low, test.high, metric)}"
         f"{_format_p(test.p_adjusted)}"
     )
     return f"By their validation rows, some would deploy {join_names(parts)}; on test rows {verdict} ({numbers})."
@@ -214,7 +213,7 @@ def _cheapest_sentence(answer: Answers, metric: str, higher_is_better: bool) -> 
         return
     row = deployable.set_index("method").loc[kinds.cheapest_method(deployable)]
     test_text = (
-        f": {_format_difference(row['over_local'], metric)}{_format_p(row['p_local'])}"
+        f": {describe_change(row['over_local'], metric)}{_format_p(row['p_local'])}, against Local"
         if np.isfinite(row["over_local"])
         else ""
     )
@@ -267,7 +266,7 @@ def _graph_benefit(answer: Answers, metric: str) -> Iterable[str]:
             statistics.OPEN: f"Whether it is better than a {test['graph']} graph is open",
             NO_VERDICT: f"There is no verdict on it against a {test['graph']} graph",
         }
-        yield f"{words[str(test['verdict'])]} ({_format_difference(float(test['difference']), metric)})."
+        yield f"{words[str(test['verdict'])]} ({describe_change(float(test['difference']), metric)})."
 
 
 def more_rounds(slope: Sequence[float], metric: str, higher_is_better: bool) -> str:
@@ -276,7 +275,7 @@ def more_rounds(slope: Sequence[float], metric: str, higher_is_better: bool) -> 
     if not np.isfinite(mean):
         return "Too few evaluations say whether more rounds would help."
     interval = _format_interval(low, high, metric)
-    change = f"{_format_difference(mean, metric)} per ten rounds in the last third, {interval}"
+    change = f"in the last third, ten rounds make {describe_change(mean, metric)} ({interval})"
     helps = low > 0 if higher_is_better else high < 0
     return f"{'More rounds may help' if helps else 'No sign that more rounds would help'}: {change}."
 
@@ -289,7 +288,7 @@ def more_data(rows: pd.DataFrame, metric: str, higher_is_better: bool) -> str:
     gain, low, high = (float(half[name].iloc[0]) for name in ("gain", "gain_low", "gain_high"))
     helps = low > 0 if higher_is_better else high < 0
     interval = _format_interval(low, high, metric)
-    text = f"all training rows against half of them {_format_difference(gain, metric)}, {interval}"
+    text = f"all training rows against half of them: {describe_change(gain, metric)} ({interval})"
     return f"{'More data would probably help' if helps else 'No sign that more data would help'}: {text}."
 
 
@@ -307,19 +306,11 @@ def _join_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[: MAX_NAMES - 1])} and {format_count(len(names) - MAX_NAMES + 1, 'other')}"
 
 
-def _format_difference(value: float, metric: str) -> str:
-    """A difference of scores with its unit; without one, with the name and the direction of the metric."""
-    if unit(metric) or metric not in METRICS:
-        return format_gain(value, metric)
-    direction = "higher" if METRICS[metric].higher_is_better else "lower"
-    return f"{format_difference(value, metric)} {metric}, {direction} is better"
-
-
 def _format_interval(low: float, high: float, metric: str) -> str:
     """The interval with its name; one client with one seed has none."""
     if not np.isfinite(low + high):
         return "no interval"
-    return f"95 % interval {format_gain(low, metric)} to {format_gain(high, metric)}"
+    return f"95 % interval {format_change_interval(low, high, metric)}"
 
 
 def _describe_traffic(mib: float) -> str:

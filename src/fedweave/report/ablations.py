@@ -13,7 +13,7 @@ from fedweave.report import optional_files
 from fedweave.report.board import CSS_CLASSES, describe_comparison
 from fedweave.report.method_views import PageFigure
 from fedweave.results import Study, format_score
-from fedweave.results.formats import format_difference
+from fedweave.results.formats import format_change
 from fedweave.results.marks import SYMBOLS
 from fedweave.results.verdicts import join_names
 
@@ -80,7 +80,7 @@ def _row(row: Mapping[str, object], declared: str) -> Variant:
         bool(row["declared"]),
         format_score(number["mean"], number["std"], metric),
         format_score(number["worst10"], np.nan, metric),
-        format_difference(number["difference"], metric),
+        format_change(number["difference"], metric),
         SYMBOLS[word],
         CSS_CLASSES[word],
         describe_comparison(test, str(row["variant"]), metric) if compared else "",

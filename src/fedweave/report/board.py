@@ -11,7 +11,7 @@ from fedweave.errors import format_count
 from fedweave.graphs.quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, SOURCES, VARIATION
 from fedweave.plots import SeriesStyle
 from fedweave.results import EMPTY, Run, format_interval, format_score, published, statistics
-from fedweave.results.formats import format_difference, format_difference_interval, with_minus_sign
+from fedweave.results.formats import format_change, format_change_interval, with_minus_sign
 from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, assign_marks, control_column, control_tests, outcome
 from fedweave.results.verdicts import describe_needed
 
@@ -70,12 +70,12 @@ def columns_of(board: pd.DataFrame, runs: Sequence[Run], significance: pd.DataFr
     columns += [("pooled", "pooled")] if board["pooled"].notna().any() else []
     columns += [(name, title) for name, title in POINTS.items() if board[name].notna().any()]
     columns += [("worst10", "worst 10 %"), ("spread", "± clients")]
-    columns += [("gap", "to leader")] if len(runs) > 1 else []
+    columns += [("gap", "against leader")] if len(runs) > 1 else []
     columns += [("p", "p")] if (leader_tests(significance)["p_adjusted"].notna()).any() else []
     columns += [(name, title) for name, title in GRAPHS.items() if board[name].notna().any()]
     columns += [("best", "best round")]
     if board["published_mean"].notna().any():
-        columns += [("printed", "paper"), ("off", "ours \N{MINUS SIGN} paper")]
+        columns += [("printed", "paper"), ("off", "against paper")]
     columns += [("point", "evaluated")] if len({run.info["point"] for run in runs}) > 1 else []
     return [*columns, ("mib", "MiB"), ("seconds", "seconds")]
 
@@ -139,9 +139,9 @@ def describe_comparison(test: Mapping[str, Any], method: str, metric: str) -> st
     low, high = sorted((side * test["low"], side * test["high"]))
     over = " over clients" if test["over"] in (statistics.ONE_SEED, statistics.CLIENTS) else ""
     parts = [
-        f"{method} \N{MINUS SIGN} {test['other'] if side == 1 else test['method']}: "
-        f"{format_difference(side * test['difference'], metric)}",
-        f"95 % interval{over} {format_difference_interval(low, high, metric)}",
+        f"{method} against {test['other'] if side == 1 else test['method']}: "
+        f"{format_change(side * test['difference'], metric)}",
+        f"95 % interval{over} {format_change_interval(low, high, metric)}",
     ]
     if word:
         parts += [f"p = {test['p_adjusted']:.2g}", f"margin {format_score(test['margin'], np.nan, metric)}"]
@@ -173,7 +173,7 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
     if key == "printed":
         return format_score(value, row["published_std"], row["metric"])
     return (
-        format_difference(value, row["metric"])
+        format_change(value, row["metric"])
         if key in ("gap", "off")
         else with_minus_sign(format_score(value, np.nan, row["metric"]))
     )
@@ -186,7 +186,7 @@ def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
         return Cell("")
     title = f"{describe_comparison(test, test['method'], metric)} (corrected over the tests against controls)"
     return Cell(
-        f"{SYMBOLS[word]} {format_difference(test['difference'], metric)}",
+        f"{SYMBOLS[word]} {format_change(test['difference'], metric)}",
         float(test["difference"]),
         CSS_CLASSES[word],
         title,

@@ -11,6 +11,7 @@ from fedweave.metrics import unit
 from fedweave.report import optional_files
 from fedweave.results import Study
 from fedweave.results.formats import with_minus_sign
+from fedweave.study.search_spaces import has_rate
 
 RATE = "train.lr"
 MOST_RUNS = 20  # whose learning rates a sentence lists
@@ -43,8 +44,11 @@ def changes(study: Study) -> tuple[str, ...]:
 
 
 def describe_rates(study: Study) -> str:
-    """The methods' learning rates: those that a search of them chose, or the one of all; empty in other cases."""
-    runs = {run.name: run for run in (*study.runs, *study.pooled)}
+    """The methods' learning rates: those that a search of them chose, or the one of all; empty in other cases.
+
+    Methods without a learning rate are left out.
+    """
+    runs = {run.name: run for run in (*study.runs, *study.pooled) if has_rate(str(run.info.get("method")))}
     rates = {name: ((run.info.get("spec") or {}).get("train") or {}).get("lr") for name, run in runs.items()}
     searches = [search for search in optional_files.tuning(study.folder) if search.run in runs]
     if not searches:

@@ -48,9 +48,16 @@ def entries(study: StudySpec, key: str) -> dict[str, Any]:
     item = study.runs[key]
     fixed = {f"train.{name}" for name in item.set.get("train", {})} | {*item.set}
     if study.tune.sampler == RATES:
-        has_rate = RATE not in fixed and METHODS[item.method].epochs != 0
-        return {RATE: {"choices": rates(study.run(key).train, study.tune.trials)}} if has_rate else {}
+        searched = RATE not in fixed and has_rate(item.method)
+        return {RATE: {"choices": rates(study.run(key).train, study.tune.trials)}} if searched else {}
     return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
+
+
+def has_rate(method: str) -> bool:
+    """Whether the clients of a method have a learning rate: not where they draw no minibatches. A method whose code is
+    not loaded, as where results are read, is taken to have one.
+    """
+    return method not in METHODS or METHODS[method].epochs != 0
 
 
 def rates(train: TrainSpec, count: int) -> list[float]:
