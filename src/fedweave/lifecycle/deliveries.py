@@ -17,7 +17,7 @@ from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Busy, format_count
 from fedweave.files.atomic import atomic_path, check_writable, read, remove_temporary_files, try_lock, write_atomic
 from fedweave.lifecycle import LEDGER
-from fedweave.lifecycle.schema import Schema
+from fedweave.lifecycle.schema import Schema, as_texts
 from fedweave.lifecycle.sources import Reading
 
 if TYPE_CHECKING:
@@ -471,6 +471,11 @@ def _identify(table: "pd.DataFrame", schema: Schema) -> "pd.DataFrame":
     copies = table.assign(row=rows).groupby("row").cumcount()
     names = [row if not copy else f"{row}-{copy}" for row, copy in zip(rows, copies, strict=True)]
     return table.assign(**{ID: names, ROW: rows})
+
+
+def identify_keys(table: "pd.DataFrame", key: Sequence[str]) -> list[str]:
+    """The `ID` of rows that need only the columns of the key: the same for 7 and "7", as names are texts."""
+    return _digests(table.assign(**{name: as_texts(table[name]) for name in key}), key)
 
 
 def _digests(table: "pd.DataFrame", columns: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from fedweave.comparison.method_result import MethodResult
 from fedweave.comparison.plan import plan as make_plan
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, relocate
-from fedweave.lifecycle import life_settings, record, roles
+from fedweave.lifecycle import answer_log, life_settings, record, roles
 from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
 from fedweave.lifecycle.drift import Drift, find_drift
 from fedweave.lifecycle.life_settings import LifeSettings
@@ -105,6 +105,11 @@ class Lifecycle:
         return record.read_record(self.folder)
 
     @property
+    def answered(self) -> "pd.DataFrame":
+        """The scores of what a server answered, in the columns of the record; see `lifecycle.answering`."""
+        return record.read_record(self.folder, answer_log.SCORES)
+
+    @property
     def champion(self) -> MethodResult:
         """The models that are deployed: `predict`, `export`.
 
@@ -153,6 +158,7 @@ class Lifecycle:
                 due = {role for role, one in ready.items() if (arrival.number, one.version) not in done}
                 if due and arrival.labelled:
                     self._score(arrival, ready, due)
+            self._score_answers()
             return self.record.iloc[len(scored) :]
 
     def _score(self, arrival: Arrival, deployed: dict[str, Deployed], due: set[str]) -> None:
@@ -169,6 +175,21 @@ class Lifecycle:
         models = {role: self.load(one) for role, one in deployed.items()}
         entries = record.score(rows, terms.client, terms.label, models)
         record.append(self.folder, [{**about[entry["role"]], **entry} for entry in entries if entry["role"] in due])
+
+    def _score_answers(self) -> None:
+        """Add the scores of what a server has answered to rows that have their label now."""
+        label, done = self.settings.terms.label, {*self.answered["delivery"]}
+        if not (self.folder / answer_log.FOLDER).is_dir() or (champion := self.roles.champion) is None:
+            return
+        metric, rows = str(self.load(champion).run.info["metric"]), self.deliveries.rows()
+        methods = {event.model.version: event.model.method for event in self.roles.events}
+        for arrival in self.deliveries.ledger.arrivals:
+            if arrival.labelled and arrival.number not in done:
+                own = rows[rows[LABELLED] == arrival.number]
+                scored = answer_log.score_answers(self.folder, own, label, arrival.number, metric)
+                about = {"delivery": arrival.number, "date": arrival.when}
+                entries = [{**about, "method": methods[entry["version"]], **entry} for entry in scored]
+                record.append(self.folder, entries, answer_log.SCORES)
 
     def drift(self, number: int = 0) -> Drift:
         """How the new rows of a delivery differ from those that the champion was trained on; labels are not needed.
@@ -230,12 +251,8 @@ class Lifecycle:
             return [*self.roles.events[before:]]
 
     def next_start(self, newest: int) -> int:
-        """The first delivery, `newest` or a later one, with which a challenger may begin.
-
-        They begin `patience` deliveries apart, so that one that is given up early leaves the others of the year to it.
-        """
-        starts, plan = self.roles.starts, self.settings.challenge
-        return plan.next_start(starts, max(newest, starts[-1] + plan.patience) if starts else newest)
+        """The first delivery, `newest` or a later one, with which a challenger may begin."""
+        return self.settings.challenge.next_start(self.roles.starts, newest)
 
     def _decide(self, newest: int) -> None:
         """Move the roles where the test is over."""
@@ -328,6 +345,7 @@ class Lifecycle:
                 own = scores[scores["version"] == one.version]
                 lines.append(f"{role}: {one.method} of version {one.version}, {'' if len(own) else 'not '}scored")
                 lines += self.describe_scores(own)[-1:]
+        lines += self.describe_scores(self.answered)[-1:]
         return [*lines, *self.describe_drift(), self.describe_test(), *(str(one) for one in now.events[-3:])]
 
     def describe_scores(self, scores: "pd.DataFrame") -> list[str]:
@@ -337,7 +355,8 @@ class Lifecycle:
             metric = str(rows["metric"].iloc[0])
             mean, worst = (results.format_score(float(one), math.nan, metric) for one in _mean_and_worst(rows, metric))
             over = f"over {format_count(len(rows), 'client')}, worst {worst}"
-            lines.append(f"delivery {number}: {role} of version {version} has {metric} {mean} {over}")
+            verb = "have" if role == answer_log.ROLE else "has"
+            lines.append(f"delivery {number}: {role} of version {version} {verb} {metric} {mean} {over}")
         return lines
 
     def describe_test(self) -> str:
