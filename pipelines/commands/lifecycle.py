@@ -94,9 +94,18 @@ def challenge(life: Life) -> None:
     opened = fw.Lifecycle(life)
     events = opened.challenge(progress=True)
     print("\n".join(map(str, events)) or opened.describe_test())
-    if line := delivery_versions.store(opened.folder / "models", opened.folder / ROLES):
+    _store_models(opened)
+
+
+@app.command()
+def forget(life: Life, site: Annotated[str, typer.Argument(help="name of the client")]) -> None:
+    """Erase the rows of a site and the models that were trained with it, train without it, and prove it by digests."""
+    opened = fw.Lifecycle(life)
+    proof = opened.forget(site, progress=True)
+    print(opened.roles.events[-1], proof, sep="\n")
+    if line := delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER):
         print(line)
-    _record(opened)
+    _store_models(opened)
 
 
 @app.command()
@@ -124,6 +133,13 @@ def serve(
     with relocate({"log": "--log"}):
         answers = AnswerLog(life, opened.settings.terms.key, log_days) if log else None
     champion_server.serve(ServedChampion(opened, answers), host, port)
+
+
+def _store_models(life: "fw.Lifecycle") -> None:
+    """Let DVC and MLflow have the models."""
+    if line := delivery_versions.store(life.folder / "models", life.folder / ROLES):
+        print(line)
+    _record(life)
 
 
 def _record(life: "fw.Lifecycle") -> None:

@@ -47,11 +47,13 @@ def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert re.findall(r"version (\d) is (?:the|given)( first champion| challenger| champion again| champion)", printed)[
         :4
     ] == [("2", " first champion"), ("5", " challenger"), ("5", " champion"), ("7", " challenger")]
-    assert printed.endswith("version 2 is the champion again. It replaces fedavg of version 5 by hand.\n")
+    assert "version 2 is the champion again. It replaces fedavg of version 5 by hand.\n" in printed
+    assert "delivery 8: fedavg of version 8 is the champion. It was trained without hills.\n" in printed
+    assert re.search(r"\nhills: none of its \d+ rows \(digest \w+\) is in .* of version 8 read\.\n", printed)
     [asked] = re.findall(r"--data '(.*)'", Path(ROOT, "docs/lifecycle.md").read_text(encoding="utf-8"))
     with TestClient(make_app(ServedChampion(fw.Lifecycle("life")))) as client:
         answer = client.post("/predict", json=json.loads(asked)).json()
-    assert (answer["predictions"], answer["version"]) == ([1], 2)
+    assert (answer["predictions"], answer["version"]) == ([1], 8)
 
 
 @pytest.mark.acceptance

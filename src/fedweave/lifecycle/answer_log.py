@@ -16,8 +16,9 @@ import numpy as np
 from fedweave.errors import BadInput, Busy
 from fedweave.exported_model import name_of
 from fedweave.files.atomic import atomic_path, check_writable, user_errors
-from fedweave.lifecycle.deliveries import ID, identify_keys, lock
+from fedweave.lifecycle.deliveries import lock
 from fedweave.lifecycle.record import RowAnswers, describe_answers
+from fedweave.lifecycle.row_digests import ID, identify_keys
 from fedweave.metrics import probabilities
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.comparison.method_result import MethodResult
 from fedweave.errors import BadInput
 from fedweave.lifecycle.answer_log import NUMBER, AnswerLog
 from fedweave.lifecycle.life import Lifecycle
 from fedweave.lifecycle.roles import Deployed
+from fedweave.lifecycle.sites import LifeModels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,17 +49,17 @@ class ServedChampion:
         self._loading = threading.Lock()
         self._now = self._load()
 
-    def _load(self) -> tuple[Deployed, MethodResult]:
+    def _load(self) -> tuple[Deployed, LifeModels]:
         deployed = self.life.roles.champion  # read once, as it may move
         models = self.life.champion if deployed is None else self.life.load(deployed)  # the first is refused
         assert deployed is not None
-        models.deployed_run()
+        models.trained.deployed_run()
         return deployed, models
 
-    def champion(self) -> tuple[Deployed, MethodResult]:
-        """The champion, newly loaded if it has moved."""
+    def champion(self) -> tuple[Deployed, LifeModels]:
+        """The champion, newly loaded if it has moved or a site has joined."""
         try:
-            if self.life.roles.champion != self._now[0] and self._loading.acquire(blocking=False):
+            if self._loading.acquire(blocking=False):
                 try:
                     self._now = self._load()
                 finally:
@@ -86,7 +86,7 @@ class ServedChampion:
         is_number = champion.run.info.get("targets", "classes") == "numbers"
         parts = {}
         for client, own in rows.groupby(terms.client, sort=False, dropna=False):
-            if str(client) not in champion.evaluated_clients:
+            if str(client) not in champion.clients:
                 raise BadInput(f"client {client!r}", f"has no model of version {deployed.version} yet")
             if is_number:
                 said = pd.DataFrame({NUMBER: np.asarray(champion.predict(own, client), dtype=np.float64)}, own.index)

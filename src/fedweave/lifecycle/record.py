@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.comparison.method_result import MethodResult
 from fedweave.errors import BadInput
 from fedweave.exported_model import name_of
 from fedweave.files.atomic import read_table, write_atomic
+from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import METRICS, probabilities
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class RowAnswers:
         return float(low), float(high)
 
 
-def answer(result: MethodResult, rows: "pd.DataFrame", client: str, label: str) -> RowAnswers | None:
+def answer(result: LifeModels, rows: "pd.DataFrame", client: str, label: str) -> RowAnswers | None:
     """What the model of `client` says of its rows; None where it has none. Rows of a class new to it are left out."""
-    if client not in result.evaluated_clients:
+    if client not in result.clients:
         return None
     if result.run.info.get("targets", "classes") == "numbers":
         targets = rows[label].to_numpy(dtype=np.float64)
@@ -92,7 +92,7 @@ def answer(result: MethodResult, rows: "pd.DataFrame", client: str, label: str) 
 
 
 def score(
-    rows: "pd.DataFrame", client_column: str, label: str, deployed: Mapping[str, MethodResult]
+    rows: "pd.DataFrame", client_column: str, label: str, deployed: Mapping[str, LifeModels]
 ) -> list[dict[str, Any]]:
     """The scores of rows that no model has seen: an entry per client and role, in the columns from `client` on.
 
