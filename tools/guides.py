@@ -18,7 +18,7 @@ FILE_LINE = re.compile(r"# (?P<name>[\w/.-]+\.(?:py|yaml))\n")  # first line of 
 CONTINUATION = re.compile(r" *\\\n *")  # a line that continues in the next one
 PROGRAMS = {"fedweave": ["-m", "fedweave.pipelines.commands.main"], "python": []}
 AIRPORTS = ("ATL", "BNA", "BOS", "BUF", "CLE", "CLT")
-SERVERS = ("deploy", "worker", "federate")  # a federation has a server, and needs a study that has run
+SERVERS = ("deploy", "worker", "federate", "serve")  # a federation has a server, and needs a study that has run
 
 
 class Guide(NamedTuple):

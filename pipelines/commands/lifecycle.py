@@ -1,4 +1,4 @@
-"""`fedweave refresh`, `challenge`, `rollback` and `lifecycle`: new rows, and which models are deployed on them."""
+"""`fedweave refresh`, `challenge`, `serve` and others: new rows, and which models are deployed on them."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,7 +82,9 @@ def refresh(
 def evaluate(life: Life) -> None:
     """Score the champion and the challenger on deliveries that they have not seen, and say which clients drift."""
     opened = fw.Lifecycle(life)
-    lines = [*opened.describe_scores(opened.evaluate()), *opened.describe_drift()]
+    answered = len(opened.answered)
+    lines = [*opened.describe_scores(opened.evaluate()), *opened.describe_scores(opened.answered.iloc[answered:])]
+    lines += opened.describe_drift()
     print("\n".join(lines) or f"{life}: nothing to score")
 
 
@@ -92,9 +94,18 @@ def challenge(life: Life) -> None:
     opened = fw.Lifecycle(life)
     events = opened.challenge(progress=True)
     print("\n".join(map(str, events)) or opened.describe_test())
-    if line := delivery_versions.store(opened.folder / "models", opened.folder / ROLES):
+    _store_models(opened)
+
+
+@app.command()
+def forget(life: Life, site: Annotated[str, typer.Argument(help="name of the client")]) -> None:
+    """Erase the rows of a site and the models that were trained with it, train without it, and prove it by digests."""
+    opened = fw.Lifecycle(life)
+    proof = opened.forget(site, progress=True)
+    print(opened.roles.events[-1], proof, sep="\n")
+    if line := delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER):
         print(line)
-    _record(opened)
+    _store_models(opened)
 
 
 @app.command()
@@ -103,6 +114,32 @@ def rollback(life: Life) -> None:
     opened = fw.Lifecycle(life)
     print(opened.rollback())
     _record(opened)
+
+
+@app.command()
+def serve(
+    life: Life,
+    port: Annotated[int, typer.Option(help="0: a free one")] = 5002,
+    host: Annotated[str, typer.Option(help="address to listen on; everyone who reaches it gets answers")] = "127.0.0.1",
+    log: Annotated[bool, typer.Option("--log", help="keep the answers until labels come, for evaluate")] = False,
+    log_days: Annotated[int, typer.Option(help="days that they are kept")] = 90,
+) -> None:
+    """Answer over HTTP with the champion, also while it moves: POST /predict {"rows": [...]}, GET /health."""
+    from fedweave.lifecycle.answering import AnswerLog, ServedChampion
+
+    from .. import champion_server  # takes a second
+
+    opened = fw.Lifecycle(life)
+    with relocate({"log": "--log"}):
+        answers = AnswerLog(life, opened.settings.terms.key, log_days) if log else None
+    champion_server.serve(ServedChampion(opened, answers), host, port)
+
+
+def _store_models(life: "fw.Lifecycle") -> None:
+    """Let DVC and MLflow have the models."""
+    if line := delivery_versions.store(life.folder / "models", life.folder / ROLES):
+        print(line)
+    _record(life)
 
 
 def _record(life: "fw.Lifecycle") -> None:

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 import fedweave as fw
 from fedweave.errors import BadInput
 from fedweave.lifecycle.record import CHAMPION
-from fedweave.lifecycle.roles import Deployed
+from fedweave.lifecycle.roles import MOVES, Deployed
 
 from . import database, registry, tracking, writer
 from .writer import Store
@@ -70,10 +70,10 @@ def record_life(life: "fw.Lifecycle", uri: str | None = None) -> str:
         for version, run_id in runs.items():
             _log_scores(store, run_id, record[record["version"] == version])
         champion, run_id = roles.champion, runs[roles.champion.version]
-        model = registry.update_model(store, life.champion.deployed_run(), run_id, True)
+        model = registry.update_model(store, life.champion.trained.deployed_run(), run_id, True)
         if model is None:
             return f"MLflow has the scores of {name}; its models cannot be served, as they are defined in Python alone"
-        event = next(one for one in reversed(roles.events) if one.model == champion)
+        event = next(one for one in reversed(roles.events) if one.model == champion and one.event in MOVES)
         registered = "-".join(filter(None, (store.project, name)))
         number = registry.set_alias(store, registered, model, run_id, champion.method, event.reason, CHAMPION)
         facts = {"data": champion.data, "deliveries": str(champion.version), "event": event.event, "when": event.when}

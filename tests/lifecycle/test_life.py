@@ -177,11 +177,9 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
 
 
 def test_challengers_begin_patience_deliveries_apart(tmp_path: Path) -> None:
-    """One that is given up early does not use up those of the year."""
+    """The plan counts the challengers that the roles have."""
     life = begin(tmp_path, patience=4, per_year=9)
     assert life.next_start(3) == 3
     begun = tuple(RoleEvent("", number, BEGUN, "", deployed(number)) for number in (3, 7))
-    roles.write_roles(life.folder, Roles(deployed(1), None, begun[:1]))
-    assert [life.next_start(number) for number in (4, 8)] == [7, 8]
     roles.write_roles(life.folder, Roles(deployed(1), None, begun))
     assert life.next_start(9) == 12  # not 11, which would be the third in nine deliveries

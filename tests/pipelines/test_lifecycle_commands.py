@@ -1,15 +1,23 @@
 """`fedweave refresh` and its fellows: a life on the command line, in a project of DVC."""
 
+import json
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
+import fedweave as fw
 from fedweave.errors import BadInput
+from fedweave.lifecycle.answering import ServedChampion
+from fedweave.pipelines.champion_server import make_app
 from fedweave.pipelines.commands import lifecycle
-from tools.guides import guide
+from tools.guides import ROOT, guide
 
 ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
 BEGIN = ["life", "--source", "week-*.csv", "--client", "site", "--label", "late", "--key", "id", "--method", "local",
@@ -39,7 +47,32 @@ def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert re.findall(r"version (\d) is (?:the|given)( first champion| challenger| champion again| champion)", printed)[
         :4
     ] == [("2", " first champion"), ("5", " challenger"), ("5", " champion"), ("7", " challenger")]
-    assert printed.endswith("version 2 is the champion again. It replaces fedavg of version 5 by hand.\n")
+    assert "version 2 is the champion again. It replaces fedavg of version 5 by hand.\n" in printed
+    assert "delivery 8: fedavg of version 8 is the champion. It was trained without hills.\n" in printed
+    assert re.search(r"\nhills: none of its \d+ rows \(digest \w+\) is in .* of version 8 read\.\n", printed)
+    [asked] = re.findall(r"--data '(.*)'", Path(ROOT, "docs/lifecycle.md").read_text(encoding="utf-8"))
+    with TestClient(make_app(ServedChampion(fw.Lifecycle("life")))) as client:
+        answer = client.post("/predict", json=json.loads(asked)).json()
+    assert (answer["predictions"], answer["version"]) == ([1], 8)
+
+
+@pytest.mark.acceptance
+def test_a_server_on_the_command_line(tmp_path: Path) -> None:
+    """It says where it answers, and ends with a signal, which writes its log."""
+    (tmp_path / "week-1.csv").write_text(ROWS, encoding="utf-8")
+    program = [sys.executable, "-m", "fedweave.pipelines.commands.main"]
+    for words in (["refresh", *BEGIN], ["challenge", "life"]):
+        subprocess.run([*program, *words], cwd=tmp_path, check=True)
+    command = [*program, "serve", "life", "--port", "0", "--log"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            [address] = re.findall(r"life: local of version 1 answers on (http://[\w.:]+);", server.stdout.readline())
+            asked = httpx.post(f"{address}/predict", json={"rows": [{"id": 900, "site": "A", "a": 2}]})
+            assert (asked.json()["version"], asked.json()["logged"]) == (1, 1)
+        finally:
+            server.terminate()
+    assert len([*(tmp_path / "life" / "answers").glob("*.parquet")]) == 1
 
 
 def test_a_life_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

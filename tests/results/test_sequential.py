@@ -154,12 +154,14 @@ def test_a_large_gain_is_found_although_clients_are_skewed() -> None:
 
 
 def test_challengers_of_a_year() -> None:
-    """Four with 90 deliveries each: the fifth waits for the year to end, also if the others were given up early."""
+    """Four of 90 deliveries each that begin as far apart, also if one is given up early. A fifth waits for the year."""
     plan = ChallengePlan()
     assert (plan.challengers, plan.share) == (4, 0.0125)
-    assert plan.next_start([0, 10, 20], 30) == 30
-    assert plan.next_start([0, 10, 20, 30], 40) == 365
-    assert plan.next_start([0, 10, 20, 30, 365], 370) == 375
+    assert plan.next_start([], 7) == 7
+    assert plan.next_start([0], 10) == 90
+    assert plan.next_start([0, 90, 180], 300) == 300
+    assert plan.next_start([0, 90, 180, 270], 280) == 365  # not 360
+    assert plan.next_start([0, 90, 180, 270, 365], 370) == 455
     assert plan.next_start([0, 90, 180, 270], 400) == 400
 
 

@@ -6,7 +6,7 @@ ledger names, which the next call replaces. So no row is lost, and none counts t
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,13 +17,14 @@ from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Busy, format_count
 from fedweave.files.atomic import atomic_path, check_writable, read, remove_temporary_files, try_lock, write_atomic
 from fedweave.lifecycle import LEDGER
+from fedweave.lifecycle.row_digests import ID, ROW, identify
 from fedweave.lifecycle.schema import Schema
 from fedweave.lifecycle.sources import Reading
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ID, ROW, CHANGE, PART = "fedweave_id", "fedweave_row", "fedweave_change", "fedweave_part"
+CHANGE, PART = "fedweave_change", "fedweave_part"
 OWN = (ID, ROW, CHANGE, PART)
 LABELLED = "fedweave_labelled"  # number of the delivery in which a row got its label
 NEW, CORRECTION, DELETION = "new", "correction", "deletion"
@@ -127,12 +128,14 @@ class Ledger:
         arrivals: in their order.
         seen: digests of readings that need not be read again.
         has_past: whether the first call, which takes all there is, has come to its end.
+        forgotten: site whose rows were erased, and are not taken -> number of the delivery that says so.
     """
 
     schema: Schema | None = None
     arrivals: tuple[Arrival, ...] = ()
     seen: tuple[str, ...] = ()
     has_past: bool = False
+    forgotten: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> "Ledger":
@@ -141,7 +144,7 @@ class Ledger:
         lists = ("joined", "absent", "notes")
         arrivals = (Arrival(**{**entry, **{name: (*entry[name],) for name in lists}}) for entry in content["arrivals"])
         schema = content["schema"] and Schema.parse(content["schema"])
-        return cls(schema, tuple(arrivals), (*content["seen"],), content["has_past"])
+        return cls(schema, tuple(arrivals), (*content["seen"],), content["has_past"], content.get("forgotten", {}))
 
 
 @contextmanager
@@ -239,7 +242,7 @@ class Deliveries:
                 if outcome is not None:
                     yield outcome
             if is_past and self.ledger.arrivals:
-                self._write(replace(self.ledger, has_past=True))
+                self.write(replace(self.ledger, has_past=True))
 
     def _check_terms(self) -> None:
         """Refuse other terms than those of the rows that are here."""
@@ -265,8 +268,9 @@ class Deliveries:
             raise BadInput(f"column {own!r} has a name of fedweave's own; rename it")
         schema = ledger.schema or Schema.of(table, terms.client, terms.label, terms.key, terms.target)
         table, schema = schema.conform(table)
+        table = table[~table[terms.client].isin([*ledger.forgotten])]
         state = self.state()
-        named = _identify(table, schema)
+        named = identify(table, schema)
         changed, gone = self._compare(named, state, reading)
         problems = [*schema.find_problems(table), *self._find_losses(reading, named, state, gone)] if len(table) else []
         known = {*state.loc[state[CHANGE] != DELETION, terms.client]}
@@ -275,7 +279,7 @@ class Deliveries:
         if problems and not is_right:
             return self._put_aside(reading, f"{problems[0]}; if this is right, accept it")
         if not len(changed) and not len(gone):
-            self._write(replace(ledger, seen=(*ledger.seen, reading.digest)))
+            self.write(replace(ledger, seen=(*ledger.seen, reading.digest)))
             return None
         changed = self._add_parts(changed, state)
         notes = problems if ledger.schema else ()
@@ -287,7 +291,7 @@ class Deliveries:
         """(rows that are new or corrected, with their kind of change; rows that were deleted)."""
         alive = state[state[CHANGE] != DELETION].set_index(ID)[ROW]
         if reading.is_file:  # an old file that is read again corrects nothing
-            earlier = {*zip(*(self._all()[name] for name in (ID, ROW)), strict=True)}
+            earlier = {*zip(*(self.all_rows()[name] for name in (ID, ROW)), strict=True)}
             known = [pair in earlier for pair in zip(named[ID], named[ROW], strict=True)]
         else:
             known = (named[ID].map(alive) == named[ROW]).tolist()
@@ -305,7 +309,7 @@ class Deliveries:
             yield f"{len(gone)} of {format_count(alive, 'row')} would be deleted"
         if reading.is_file and not self.terms.key:
             numbers = {one.number for one in self.ledger.arrivals if one.source == reading.name}
-            earlier = self._all()
+            earlier = self.all_rows()
             earlier = earlier[earlier["number"].isin(numbers)]
             lost = int((~earlier[ID].isin(named[ID])).sum())
             if 0 < lost < len(earlier):  # a file without any of its rows was replaced by the next one
@@ -357,12 +361,13 @@ class Deliveries:
             tuple(sorted(before - present)), tuple(notes),
         )  # fmt: skip
         wide = schema.widen(changed[[column.name for column in schema.columns]]) if len(changed) else schema
-        self._write(
+        self.write(
             replace(ledger, schema=wide, arrivals=(*ledger.arrivals, arrival), seen=(*ledger.seen, reading.digest))
         )
         return arrival
 
-    def _write(self, ledger: Ledger) -> None:
+    def write(self, ledger: Ledger) -> None:
+        """Write the ledger, whole or not at all."""
         write_atomic(self.place / LEDGER, json.dumps(asdict(ledger), indent=1, ensure_ascii=False) + "\n")
 
     def _put_aside(self, reading: Reading, reason: str) -> Quarantined:
@@ -381,7 +386,7 @@ class Deliveries:
             for name in (f"{entry.digest[:12]}.json", entry.file):
                 (self.folder / "quarantine" / name).unlink(missing_ok=True)
 
-    def _read(self, arrival: Arrival) -> "pd.DataFrame":
+    def read(self, arrival: Arrival) -> "pd.DataFrame":
         """All of a delivery's file.
 
         Raises:
@@ -396,12 +401,12 @@ class Deliveries:
             self._index[arrival.file] = pd.read_parquet(file).assign(number=arrival.number)
         return self._index[arrival.file]
 
-    def _all(self, until: int | None = None) -> "pd.DataFrame":
+    def all_rows(self, until: int | None = None) -> "pd.DataFrame":
         """The rows of all deliveries up to a number, one below the other."""
         import pandas as pd
 
         ledger = self.ledger
-        tables = [self._read(one) for one in ledger.arrivals if until is None or one.number <= until]
+        tables = [self.read(one) for one in ledger.arrivals if until is None or one.number <= until]
         if not tables:
             columns = [*OWN, self.terms.client, self.terms.label]
             return pd.DataFrame(
@@ -418,7 +423,7 @@ class Deliveries:
         Columns are those of the source and `ID`, `ROW`, `CHANGE`, `PART`, the `number` of the delivery with the last
         change, and `LABELLED`: the number of the first delivery in which it had a label, or 0.
         """
-        rows = self._all(until)
+        rows = self.all_rows(until)
         first = rows[rows[self.terms.label].notna()].drop_duplicates(ID).set_index(ID)["number"]
         last = rows.drop_duplicates(ID, keep="last")
         return last.assign(**{LABELLED: last[ID].map(first).fillna(0).astype("int64")}).reset_index(drop=True)
@@ -452,38 +457,3 @@ def _as_plain(values: "pd.Series[Any]") -> "pd.Series[Any]":
     if values.isna().any():
         return values.astype("float64")
     return values.astype("int64" if str(values.dtype) == "Int64" else "bool")
-
-
-def _identify(table: "pd.DataFrame", schema: Schema) -> "pd.DataFrame":
-    """The rows, each once, with the digest of its key and that of its values.
-
-    Raises:
-        BadInput: a key is there twice with different values.
-    """
-    rows = _digests(table, schema.values)
-    if schema.key:
-        named = table.assign(**{ID: _digests(table, schema.key), ROW: rows})
-        named = named.drop_duplicates([ID, ROW])
-        if named[ID].duplicated().any():
-            values = named.loc[named[ID].duplicated(), [*schema.key]].iloc[0].tolist()
-            raise BadInput(f"key {', '.join(map(str, values))} is there twice with different values")
-        return named
-    copies = table.assign(row=rows).groupby("row").cumcount()
-    names = [row if not copy else f"{row}-{copy}" for row, copy in zip(rows, copies, strict=True)]
-    return table.assign(**{ID: names, ROW: rows})
-
-
-def _digests(table: "pd.DataFrame", columns: Sequence[str]) -> list[str]:
-    """A digest of each row's values, the same for 1 and 1.0."""
-    values = [_canonical(table[name]) for name in columns]
-    return [
-        hashlib.blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        for row in zip(*values, strict=True)
-    ]
-
-
-def _canonical(values: "pd.Series[Any]") -> list[Any]:
-    plain = values.astype(object).where(values.notna(), None).tolist()
-    if values.dtype.kind == "M":
-        return [value and value.isoformat() for value in plain]
-    return [int(value) if isinstance(value, float) and value.is_integer() else value for value in plain]

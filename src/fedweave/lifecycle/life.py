@@ -16,18 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave import results
-from fedweave.comparison.compare import load, perform
+from fedweave.comparison.compare import perform
 from fedweave.comparison.comparison import Comparison
-from fedweave.comparison.method_result import MethodResult
 from fedweave.comparison.plan import plan as make_plan
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, relocate
-from fedweave.lifecycle import life_settings, record, roles
+from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites
 from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
 from fedweave.lifecycle.drift import Drift, find_drift
 from fedweave.lifecycle.life_settings import LifeSettings
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
+from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import default_margin, higher_is_better, parse_margin
 from fedweave.own_data.federation import Federation
 
@@ -40,6 +40,7 @@ PLACES = {  # argument of `begin` -> its block and name in life.json
     **{name: ("training", name) for name in ("methods", "model", "rounds", "metric", "margin", "train", "columns")},
     **{name: ("challenge", name) for name in ("patience", "per_year", "level")},
     "drift_level": ("drift", "level"), "least_shift": ("drift", "least_shift"),
+    "join_rounds": ("sites", "rounds"), "gone_after": ("sites", "gone_after"),
 }  # fmt: skip
 
 
@@ -53,7 +54,7 @@ class Lifecycle:
             BadInput: there is none in the folder.
         """
         self.folder = Path(folder)
-        self._loaded = dict[Deployed, MethodResult]()  # models of a training never change
+        self._loaded = dict[tuple[Path, str, tuple[int, ...]], LifeModels]()  # models of a training never change
         self.settings = life_settings.read_settings(self.folder)
 
     @classmethod
@@ -65,7 +66,7 @@ class Lifecycle:
             settings: source, query, command, encoding: see `fedweave.lifecycle.sources.Source`. client, label, key,
                 target, complete, shares, seed: see `deliveries.Terms`. methods, model, rounds, metric, margin, train,
                 columns: see `life_settings.LifeTraining`. patience, per_year, level: see `ChallengePlan`. drift_level,
-                least_shift: see `DriftSettings`.
+                least_shift: see `DriftSettings`. join_rounds, gone_after: see `SiteSettings`.
 
         Raises:
             BadInput: a setting that does not exist or contradicts another one, or a folder with another life.
@@ -105,7 +106,12 @@ class Lifecycle:
         return record.read_record(self.folder)
 
     @property
-    def champion(self) -> MethodResult:
+    def answered(self) -> "pd.DataFrame":
+        """The scores of what a server answered, in the columns of the record; see `lifecycle.answering`."""
+        return record.read_record(self.folder, answer_log.SCORES)
+
+    @property
+    def champion(self) -> LifeModels:
         """The models that are deployed: `predict`, `export`.
 
         Raises:
@@ -115,11 +121,13 @@ class Lifecycle:
             raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
         return self.load(champion)
 
-    def load(self, deployed: Deployed) -> MethodResult:
-        """The models of a training."""
-        if deployed not in self._loaded:
-            self._loaded[deployed] = load(self.models(deployed.version))[deployed.method]
-        return self._loaded[deployed]
+    def load(self, deployed: Deployed, before: float = math.inf) -> LifeModels:
+        """The models of a training, and of the sites that joined it before a delivery; default: all of them."""
+        folder = self.models(deployed.version)
+        joined = tuple(name for name in sites.list_joined(folder) if name < before)
+        if (key := (folder, deployed.method, joined)) not in self._loaded:
+            self._loaded[key] = sites.read_models(*key)
+        return self._loaded[key]
 
     def models(self, version: int) -> Path:
         """The folder of the models that were trained on a version."""
@@ -153,6 +161,7 @@ class Lifecycle:
                 due = {role for role, one in ready.items() if (arrival.number, one.version) not in done}
                 if due and arrival.labelled:
                     self._score(arrival, ready, due)
+            self._score_answers()
             return self.record.iloc[len(scored) :]
 
     def _score(self, arrival: Arrival, deployed: dict[str, Deployed], due: set[str]) -> None:
@@ -166,9 +175,24 @@ class Lifecycle:
         }
         if {*deployed} == {CHAMPION, CHALLENGER}:
             about[CHALLENGER]["against"] = deployed[CHAMPION].version
-        models = {role: self.load(one) for role, one in deployed.items()}
+        models = {role: self.load(one, arrival.number) for role, one in deployed.items()}
         entries = record.score(rows, terms.client, terms.label, models)
         record.append(self.folder, [{**about[entry["role"]], **entry} for entry in entries if entry["role"] in due])
+
+    def _score_answers(self) -> None:
+        """Add the scores of what a server has answered to rows that have their label now."""
+        label, done = self.settings.terms.label, {*self.answered["delivery"]}
+        if not (self.folder / answer_log.FOLDER).is_dir() or (champion := self.roles.champion) is None:
+            return
+        metric, rows = str(self.load(champion).run.info["metric"]), self.deliveries.rows()
+        methods = {event.model.version: event.model.method for event in self.roles.events}
+        for arrival in self.deliveries.ledger.arrivals:
+            if arrival.labelled and arrival.number not in done:
+                own = rows[rows[LABELLED] == arrival.number]
+                scored = answer_log.score_answers(self.folder, own, label, arrival.number, metric)
+                about = {"delivery": arrival.number, "date": arrival.when}
+                entries = [{**about, "method": methods[entry["version"]], **entry} for entry in scored]
+                record.append(self.folder, entries, answer_log.SCORES)
 
     def drift(self, number: int = 0) -> Drift:
         """How the new rows of a delivery differ from those that the champion was trained on; labels are not needed.
@@ -227,15 +251,41 @@ class Lifecycle:
                 next_one = self._train(newest, progress)
                 reason = f"Deliveries after {newest} test it against version {now.champion.version}."
                 self._enter(roles.BEGUN, reason, next_one, challenger=next_one)
+            if (champion := self.roles.champion) is not None:
+                self._admit(champion, newest)
+                self._archive(champion, newest)
             return [*self.roles.events[before:]]
 
-    def next_start(self, newest: int) -> int:
-        """The first delivery, `newest` or a later one, with which a challenger may begin.
+    def _admit(self, champion: Deployed, newest: int) -> None:
+        """Give new sites a model of the champion, and say how good it is."""
+        client, label = self.settings.terms.client, self.settings.terms.label
+        models, rows, folder = self.load(champion), self._labelled(newest), self.models(champion.version)
+        then = {site: int((self._labelled(n)[client] == site).sum()) for site, n in models.since.items()}
+        new = sites.find_newcomers(models, rows[client].value_counts().to_dict(), then)
+        if new and champion.version < newest:
+            sites.join(models, rows[rows[client].isin(new)], (client, label, PART), self.federation(champion.version),
+                       self.settings.sites.rounds, folder / sites.FOLDER / f"{newest:06}")  # fmt: skip
+            models = self.load(champion)
+        for site, number in models.since.items():
+            own = self._labelled(number)
+            reason = sites.describe(models, site, own.loc[own[client] == site, PART])
+            if reason not in {one.reason for one in self.roles.events}:
+                self._enter(roles.JOINED, reason, champion, number)
 
-        They begin `patience` deliveries apart, so that one that is given up early leaves the others of the year to it.
-        """
-        starts, plan = self.roles.starts, self.settings.challenge
-        return plan.next_start(starts, max(newest, starts[-1] + plan.patience) if starts else newest)
+    def _archive(self, champion: Deployed, newest: int) -> None:
+        """Export the models of sites that have left, once."""
+        terms, models = self.settings.terms, self.load(champion)
+        rows, after = self.deliveries.rows(newest), self.settings.sites.gone_after
+        for site, last in sites.find_gone(rows, terms.client, newest, after):
+            said = f"{site} has had no rows since delivery {last}"
+            known = any(one.event == roles.LEFT and one.reason.startswith(said) for one in self.roles.events)
+            if not known and site in models.clients:
+                reason = f"{said}: its model is in {sites.archive(models, self.folder, site, last)}."
+                self._enter(roles.LEFT, reason, champion, newest)
+
+    def next_start(self, newest: int) -> int:
+        """The first delivery, `newest` or a later one, with which a challenger may begin."""
+        return self.settings.challenge.next_start(self.roles.starts, newest)
 
     def _decide(self, newest: int) -> None:
         """Move the roles where the test is over."""
@@ -255,8 +305,8 @@ class Lifecycle:
         margin = default_margin(metric) if given is None else parse_margin(given, "margin")
         return roles.judge(self.record, now, margin)
 
-    def _enter(self, event: str, reason: str, model: Deployed, **changed: Deployed | None) -> None:
-        entry = RoleEvent(_now(), model.since, event, reason, model)
+    def _enter(self, event: str, reason: str, model: Deployed, number: int = 0, **changed: Deployed | None) -> None:
+        entry = RoleEvent(_now(), number or model.since, event, reason, model)
         roles.write_roles(self.folder, self.roles.add(entry, **changed))
 
     def rollback(self) -> RoleEvent:
@@ -272,6 +322,40 @@ class Lifecycle:
             roles.write_roles(self.folder, roles.roll_back(self.roles, _now(), last))
             return self.roles.events[-1]
 
+    def forget(self, site: str, progress: bool = False) -> str:
+        """Erase the rows of a site, and all models that were trained with it; train the champion again without it.
+
+        It can be killed at any moment, and repeated; a site that was forgotten is proved to be so again.
+
+        Returns:
+            a sentence that says that no delivery and no training has a row of the site, by digests.
+
+        Raises:
+            BadInput: there is no such site, or no other one to train on.
+            Busy: another process is at it.
+        """
+        with lock(self.folder, "roles"):
+            forgetting.erase_rows(self.deliveries, site)
+            number = self.deliveries.ledger.forgotten[site]
+            if not any((one.event, one.delivery) == (roles.FORGOTTEN, number) for one in self.roles.events):
+                trained, now = self._train(number, progress), self.roles
+                if now.challenger is not None:
+                    reason = f"{site} is forgotten."
+                    given_up = RoleEvent(_now(), number, roles.GIVEN_UP, reason, now.challenger)
+                    roles.write_roles(self.folder, now.add(given_up, challenger=None))
+                self._enter(roles.FORGOTTEN, f"It was trained without {site}.", trained, champion=trained)
+            forgetting.erase_models(self.folder, number, site)
+            return forgetting.prove(self.folder, self.deliveries.ledger, self.deliveries, site)
+
+    def _labelled(self, version: int) -> "pd.DataFrame":
+        """The labelled rows of a version, of clients that have some in each part."""
+        terms = self.settings.terms
+        rows = self.deliveries.rows(version)
+        rows = rows[rows[terms.label].notna()]
+        rows = rows.assign(**{terms.label: _as_label(rows[terms.label], terms.target)})
+        parts = rows.groupby(terms.client)[PART].nunique()
+        return rows[rows[terms.client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
+
     def federation(self, version: int) -> Federation:
         """The labelled rows of a version, with the parts that rows keep for ever.
 
@@ -280,12 +364,7 @@ class Lifecycle:
         Raises:
             BadInput: there is no such client.
         """
-        terms, training = self.settings.terms, self.settings.training
-        rows = self.deliveries.rows(version)
-        rows = rows[rows[terms.label].notna()]
-        rows = rows.assign(**{terms.label: _as_label(rows[terms.label], terms.target)})
-        parts = rows.groupby(terms.client)[PART].nunique()
-        rows = rows[rows[terms.client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
+        terms, training, rows = self.settings.terms, self.settings.training, self._labelled(version)
         if not len(rows):
             raise BadInput(
                 self.folder, f"no client of delivery {version} has {len(PARTS)} labelled rows; refresh it first"
@@ -302,6 +381,7 @@ class Lifecycle:
     def _train(self, version: int, progress: bool) -> Deployed:
         """Train on a version, and again on its validation rows too; a training that was killed goes on."""
         training, folder, federation = self.settings.training, self.models(version), self.federation(version)
+        forgetting.store_rows(folder, self._labelled(version))
         plan = make_plan(
             federation, [*training.methods], model=training.model, seeds=1, metric=training.metric or None,
             evaluate={"predictions": False}, central=False, title="fit()",
@@ -328,6 +408,7 @@ class Lifecycle:
                 own = scores[scores["version"] == one.version]
                 lines.append(f"{role}: {one.method} of version {one.version}, {'' if len(own) else 'not '}scored")
                 lines += self.describe_scores(own)[-1:]
+        lines += self.describe_scores(self.answered)[-1:]
         return [*lines, *self.describe_drift(), self.describe_test(), *(str(one) for one in now.events[-3:])]
 
     def describe_scores(self, scores: "pd.DataFrame") -> list[str]:
@@ -337,7 +418,8 @@ class Lifecycle:
             metric = str(rows["metric"].iloc[0])
             mean, worst = (results.format_score(float(one), math.nan, metric) for one in _mean_and_worst(rows, metric))
             over = f"over {format_count(len(rows), 'client')}, worst {worst}"
-            lines.append(f"delivery {number}: {role} of version {version} has {metric} {mean} {over}")
+            verb = "have" if role == answer_log.ROLE else "has"
+            lines.append(f"delivery {number}: {role} of version {version} {verb} {metric} {mean} {over}")
         return lines
 
     def describe_test(self) -> str:

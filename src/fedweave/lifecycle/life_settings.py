@@ -10,6 +10,7 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import read, write_atomic
 from fedweave.lifecycle.deliveries import Terms
 from fedweave.lifecycle.drift import DriftSettings
+from fedweave.lifecycle.sites import SiteSettings
 from fedweave.lifecycle.sources import Source
 from fedweave.results.sequential import ChallengePlan
 from fedweave.study.config import construct
@@ -40,13 +41,14 @@ class LifeTraining:
 
 @dataclass(frozen=True)
 class LifeSettings:
-    """All settings: the source, what its rows mean, how models are trained and challenged, and when a client drifts."""
+    """All settings: the source, what its rows mean, how models are trained and challenged, drift, and sites."""
 
     source: Source
     terms: Terms
     training: LifeTraining
     challenge: ChallengePlan
     drift: DriftSettings
+    sites: SiteSettings
 
     @classmethod
     def parse(cls, blocks: Mapping[str, Any], where: str) -> "LifeSettings":
@@ -56,7 +58,7 @@ class LifeSettings:
             BadInput: an unknown block or setting, or a value of another type.
         """
         kinds: dict[str, Any] = {"source": Source, "terms": Terms, "training": LifeTraining, "challenge": ChallengePlan,
-                                 "drift": DriftSettings}  # fmt: skip
+                                 "drift": DriftSettings, "sites": SiteSettings}  # fmt: skip
         if unknown := {*blocks} - {*kinds}:
             raise BadInput(f"{where}{min(unknown)}", f"is unknown; blocks: {', '.join(kinds)}")
         return cls(**{name: construct(kind, blocks.get(name, {}), f"{where}{name}") for name, kind in kinds.items()})

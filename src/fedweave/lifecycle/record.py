@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.comparison.method_result import MethodResult
 from fedweave.errors import BadInput
 from fedweave.exported_model import name_of
 from fedweave.files.atomic import read_table, write_atomic
+from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import METRICS, probabilities
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class RowAnswers:
         return float(low), float(high)
 
 
-def answer(result: MethodResult, rows: "pd.DataFrame", client: str, label: str) -> RowAnswers | None:
+def answer(result: LifeModels, rows: "pd.DataFrame", client: str, label: str) -> RowAnswers | None:
     """What the model of `client` says of its rows; None where it has none. Rows of a class new to it are left out."""
-    if client not in result.evaluated_clients:
+    if client not in result.clients:
         return None
     if result.run.info.get("targets", "classes") == "numbers":
         targets = rows[label].to_numpy(dtype=np.float64)
@@ -92,7 +92,7 @@ def answer(result: MethodResult, rows: "pd.DataFrame", client: str, label: str) 
 
 
 def score(
-    rows: "pd.DataFrame", client_column: str, label: str, deployed: Mapping[str, MethodResult]
+    rows: "pd.DataFrame", client_column: str, label: str, deployed: Mapping[str, LifeModels]
 ) -> list[dict[str, Any]]:
     """The scores of rows that no model has seen: an entry per client and role, in the columns from `client` on.
 
@@ -105,18 +105,21 @@ def score(
         said = {role: answer(result, own, str(client), label) for role, result in deployed.items()}
         for role, one in said.items():
             if one is not None:
-                entry = _describe(one, deployed[role].run.info["metric"], str(client))
+                entry = describe_answers(one, deployed[role].run.info["metric"], str(client))
                 both = said.get(CHAMPION) if role == CHALLENGER else None
                 entries.append({"role": role, **entry, **(_compare(one, both, entry["metric"]) if both else {})})
     return entries
 
 
-def _describe(said: RowAnswers, metric: str, client: str) -> dict[str, Any]:
+def describe_answers(said: RowAnswers, metric: str, client: str) -> dict[str, Any]:
+    """The score of answers to rows of one client, in the columns from `client` to `calibration`."""
     low, high = said.interval(metric)
-    calibration = METRICS["calibration_error"].value("classes", said.targets, said.outputs)
+    calibration = float("nan")
+    if said.kind == "classes":
+        calibration = METRICS["calibration_error"].value("classes", said.targets, said.outputs)
     return {
         "client": client, "rows": len(said.targets), "metric": metric, "score": said.score(metric), "low": low,
-        "high": high, "calibration": calibration if said.kind == "classes" else np.nan,
+        "high": high, "calibration": calibration,
     }  # fmt: skip
 
 
@@ -132,23 +135,23 @@ def _compare(challenger: RowAnswers, champion: RowAnswers, metric: str) -> dict[
     return {"difference": float(gains.mean()), "variance": float(gains.var(ddof=1)) if len(gains) > 1 else np.nan}
 
 
-def read_record(folder: Path) -> "pd.DataFrame":
-    """The record of a life: a row per delivery, model and client.
+def read_record(folder: Path, name: str = FILE) -> "pd.DataFrame":
+    """The record of a life, or another table of its form: a row per delivery, model and client.
 
     Raises:
         BadInput: the file is damaged.
     """
     import pandas as pd
 
-    if not (folder / FILE).is_file():
+    if not (folder / name).is_file():
         return pd.DataFrame(columns=[*COLUMNS])
     advice = "remove it, and the deliveries are scored again: fedweave challenge"
-    return read_table(folder / FILE, COLUMNS, advice, dtype={"client": str}, keep_default_na=False, na_values={
+    return read_table(folder / name, COLUMNS, advice, dtype={"client": str}, keep_default_na=False, na_values={
         name: [""] for name in COLUMNS if name not in ("client", "date", "role", "method", "metric")})  # fmt: skip
 
 
-def append(folder: Path, entries: list[dict[str, Any]]) -> None:
-    """Add rows to the record, which is written whole.
+def append(folder: Path, entries: list[dict[str, Any]], name: str = FILE) -> None:
+    """Add rows to the record, or another table of its form, which is written whole.
 
     Raises:
         BadInput: a metric that is not defined.
@@ -157,9 +160,9 @@ def append(folder: Path, entries: list[dict[str, Any]]) -> None:
 
     if entries:
         new = pd.DataFrame(entries, columns=[*COLUMNS])
-        record = read_record(folder)
+        record = read_record(folder, name)
         table = pd.concat([record, new], ignore_index=True) if len(record) else new
-        write_atomic(folder / FILE, table.to_csv(index=False, float_format="%.10g"))
+        write_atomic(folder / name, table.to_csv(index=False, float_format="%.10g"))
 
 
 def check_metric(name: str) -> None:

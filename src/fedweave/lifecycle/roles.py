@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fedweave.lifecycle.deliveries import Ledger
 
 FIRST, BEGUN, PROMOTED, GIVEN_UP, BACK = "first", "challenger", "promoted", "given up", "rolled back"
+JOINED, LEFT, FORGOTTEN = "site joined", "site left", "site forgotten"
+MOVES = (FIRST, PROMOTED, BACK, FORGOTTEN)  # events that make a model the champion
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class RoleEvent:
     Attributes:
         when: in UTC.
         delivery: the newest one at that time.
-        event: first, challenger, promoted, given up or rolled back.
+        event: first, challenger, promoted, given up, rolled back, site joined, site left or site
+            forgotten.
         reason: one sentence.
         model: which it is about.
     """
@@ -70,7 +73,8 @@ class RoleEvent:
 
 
 _WORDS = {FIRST: "is the first champion", BEGUN: "is the challenger", PROMOTED: "is the champion",
-          GIVEN_UP: "is given up", BACK: "is the champion again"}  # fmt: skip
+          GIVEN_UP: "is given up", BACK: "is the champion again", JOINED: "has a model of a new site",
+          LEFT: "has a model of a site that left", FORGOTTEN: "is the champion"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -92,14 +96,14 @@ class Roles:
 
     @property
     def earlier(self) -> Deployed | None:
-        """The champion before the present one; a step back is undone by a further one."""
+        """The champion before the present one; a step back is undone by a further one. Models of a site that was
+        forgotten since are no more.
+        """
         for event in reversed(self.events):
-            if (
-                event.event in (FIRST, PROMOTED, BACK)
-                and self.champion
-                and event.model.version != self.champion.version
-            ):
+            if event.event in MOVES and self.champion and event.model.version != self.champion.version:
                 return event.model
+            if event.event == FORGOTTEN:
+                return None
         return None
 
 

@@ -232,11 +232,16 @@ def _convert(values: "pd.Series[Any]", kind: str) -> "pd.Series[Any]":
     import pandas as pd
 
     if kind == "text":
-        exact: pd.Series[Any] = values
-        if values.dtype.kind == "f" and (values.dropna() % 1 == 0).all():
-            exact = values.astype("Int64")  # a missing value has made fractions of whole numbers
-        named = exact.astype(object).map(exported_model.name_of, na_action="ignore")
-        return named.where(exact.notna(), None).astype("str")
+        return as_texts(values)
     if kind == "time":
         return pd.to_datetime(values, utc=True)
     return values.astype(TYPES[kind]) if kind else values.astype("float64")
+
+
+def as_texts(values: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Names as texts; a missing one stays missing."""
+    exact = values
+    if values.dtype.kind == "f" and (values.dropna() % 1 == 0).all():
+        exact = values.astype("Int64")  # a missing value has made fractions of whole numbers
+    named = exact.astype(object).map(exported_model.name_of, na_action="ignore")
+    return named.where(exact.notna(), None).astype("str")

@@ -67,11 +67,15 @@ class ChallengePlan:
     def next_start(self, starts: Sequence[int], delivery: int) -> int:
         """The first delivery, `delivery` or a later one, with which another challenger may begin.
 
+        They begin `patience` deliveries apart, so that one that is given up early leaves the others of the year to it.
+
         Args:
             starts: the deliveries with which all challengers so far began.
         """
-        recent = sorted(starts)[-self.challengers :]
-        return delivery if len(recent) < self.challengers else max(delivery, recent[0] + self.per_year)
+        if not (recent := sorted(starts)[-self.challengers :]):
+            return delivery
+        after_a_year = recent[0] + self.per_year if len(recent) == self.challengers else delivery
+        return max(delivery, recent[-1] + self.patience, after_a_year)
 
 
 @dataclass(frozen=True)

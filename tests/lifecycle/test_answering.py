@@ -1,0 +1,194 @@
+"""Answers of the champion: while it moves, in a log, and scored when labels come."""
+
+import json
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from fastapi.testclient import TestClient
+
+import fedweave as fw
+from fedweave.errors import BadInput
+from fedweave.lifecycle import ROLES, roles
+from fedweave.lifecycle.answer_log import FOLDER, AnswerLog
+from fedweave.lifecycle.answering import ServedChampion
+from fedweave.pipelines.champion_server import make_app
+from tests.lifecycle.test_life import begin, week
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> fw.Lifecycle:
+    """A life with a champion of version 1 and a challenger of version 2, which say the opposite."""
+    folder = tmp_path_factory.mktemp("answering")
+    life = begin(folder, patience=1, per_year=1)
+    for number in (1, 2):
+        week(number, count=120 * 4 ** (number - 1), sign=2 * number - 3).to_csv(
+            folder / f"week-{number}.csv", index=False
+        )
+        life.refresh()
+        life.challenge()
+    return life
+
+
+@pytest.fixture
+def life(trained: fw.Lifecycle) -> Any:
+    """The same; what a test changes in it is undone."""
+    before = (trained.folder / ROLES).read_bytes()
+    yield trained
+    (trained.folder / ROLES).write_bytes(before)
+
+
+def ask(client: TestClient, rows: pd.DataFrame) -> Any:
+    """The answer to rows without their label."""
+    return client.post("/predict", json={"rows": json.loads(rows.drop(columns="late").to_json(orient="records"))})
+
+
+def promote(life: fw.Lifecycle) -> None:
+    """Make the challenger the champion, in one step."""
+    now = life.roles
+    assert now.challenger
+    roles.write_roles(life.folder, replace(now, champion=now.challenger, challenger=None))
+
+
+def test_each_answer_is_of_one_champion_while_it_moves(life: fw.Lifecycle) -> None:
+    """Three threads ask all along: none waits in vain, none gets a mixture, and the last answers are of the new one."""
+    new, first, second = week(3), life.roles.champion, life.roles.challenger
+    assert first
+    assert second
+    expected = {
+        one.version: np.concatenate([life.load(one).predict(own, site) for site, own in new.groupby("site")]).tolist()
+        for one in (first, second)
+    }
+    sorted_rows = new.sort_values("site", kind="stable")
+    with TestClient(make_app(ServedChampion(fw.Lifecycle(life.folder)))) as client:
+        answers = list[Any]()
+
+        def keep_asking() -> None:
+            while len([one for one in answers if one["version"] == 2]) < 3 and len(answers) < 500:
+                answers.append(ask(client, sorted_rows).json())
+
+        threads = [threading.Thread(target=keep_asking) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        while len(answers) < 3:
+            pass
+        promote(life)
+        for thread in threads:
+            thread.join(60)
+        assert client.get("/health").json() == {"status": "ok", "method": "fedavg", "version": 2, "data": second.data}
+    assert {one["version"] for one in answers} == {1, 2}
+    assert all(one["predictions"] == expected[one["version"]] for one in answers)
+    assert expected[1] != expected[2]
+    assert answers[0]["probabilities"][0].keys() == {"no", "yes"}
+
+
+def test_a_champion_that_cannot_be_loaded_does_not_answer(life: fw.Lifecycle, tmp_path: Path) -> None:
+    """The one before does, and the health check says why; so do damaged roles. Rows that do not fit are one line."""
+    with TestClient(make_app(ServedChampion(fw.Lifecycle(life.folder)))) as client:
+        life.models(2).rename(tmp_path / "away")
+        promote(life)
+        assert ask(client, week(3)).json()["version"] == 1
+        health = client.get("/health")
+        assert health.status_code == 503
+        assert "000002" in health.json()["status"]
+        (tmp_path / "away").rename(life.models(2))
+        assert ask(client, week(3)).json()["version"] == 2
+        assert client.get("/health").status_code == 200
+        (life.folder / ROLES).write_text("{", encoding="utf-8")
+        assert ask(client, week(3)).json()["version"] == 2
+        assert ROLES in client.get("/health").json()["status"]
+        unknown = ask(client, week(3).assign(site="Z"))
+        assert (unknown.status_code, unknown.json()["detail"]) == (422, "client 'Z': has no model of version 2 yet")
+        assert "no column 'a'" in ask(client, week(3).drop(columns="a")).json()["detail"]
+        assert client.post("/predict", json={"rows": []}).status_code == 422
+
+
+def test_what_was_really_answered_is_scored_when_labels_come(tmp_path: Path) -> None:
+    """By the key, with the version that answered; the last answer of a row counts, one after its label does not."""
+    first, second = week(1), week(2)
+    first.to_csv(tmp_path / "week-1.csv", index=False)
+    life = begin(tmp_path)
+    life.refresh()
+    life.challenge()
+    log = AnswerLog(life.folder, life.settings.terms.key)
+    with TestClient(make_app(ServedChampion(fw.Lifecycle(life.folder), log))) as client:
+        assert ask(client, second.assign(a=-second["a"])).json()["logged"] == 120  # wrong, and asked again
+        assert ask(client, second[:90].assign(id=lambda t: t["id"].astype(str))).json()["logged"] == 90
+        assert ask(client, second.drop(columns="id")).json()["logged"] == 0
+        assert ask(client, first).json()["logged"] == 120  # of rows that it was trained on
+    assert len([*(life.folder / FOLDER).iterdir()]) == 1
+    second.assign(late=second["late"].where(second.index < 60)).to_csv(tmp_path / "week-2.csv", index=False)
+    life.refresh()
+    life.evaluate()
+    second.to_csv(tmp_path / "week-3.csv", index=False)  # the labels that were late
+    life.refresh()
+    life.evaluate()
+    life.evaluate()
+    own, told = life.record, life.answered
+    assert told.groupby("delivery")["rows"].sum().to_dict() == {2: 60, 3: 60}
+    assert {*told["version"]} == {1}
+    columns = ["client", "rows", "score", "low", "high", "calibration"]
+    same = [table.loc[table["delivery"] == 2, columns].reset_index(drop=True) for table in (own, told)]
+    pd.testing.assert_frame_equal(*same)
+    late = told[told["delivery"] == 3]
+    assert 30 < late["score"].mean() < 70  # the first answers to a half of them were wrong
+    assert "delivery 3: answers of version 1 have accuracy" in "\n".join(life.describe())
+
+
+def test_numbers_are_answered_and_scored(tmp_path: Path) -> None:
+    """Their answers have no probabilities."""
+    for number in (1, 2):
+        week(number).assign(late=lambda t: 2 * t["a"] + 0.5).to_csv(tmp_path / f"week-{number}.csv", index=False)
+    life = fw.Lifecycle.begin(
+        tmp_path / "life", source=str(tmp_path / "week-?.csv"), client="site", label="late", key="id",
+        methods="local", rounds=1, train={"lr": 0.1}, model={"name": "linear"}, metric="mae",
+    )  # fmt: skip
+    (tmp_path / "week-2.csv").rename(tmp_path / "later.csv")
+    life.refresh()
+    life.challenge()
+    with TestClient(make_app(ServedChampion(life, AnswerLog(life.folder, ["id"])))) as client:
+        answer = ask(client, week(2)).json()
+    expected = life.champion.predict(week(2)[:1], "A")
+    assert answer["predictions"][0] == pytest.approx(float(expected[0]))
+    assert answer["probabilities"] is None
+    (tmp_path / "later.csv").rename(tmp_path / "week-2.csv")
+    life.refresh()
+    life.evaluate()
+    assert life.answered["score"].tolist() == pytest.approx(life.record["score"].tolist())
+
+
+def test_days_become_one_file_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a kill left twice counts once; a full disk costs answers and no request; without a key there is no log."""
+    with pytest.raises(BadInput, match="have no key"):
+        AnswerLog(tmp_path, [])
+    log, place = AnswerLog(tmp_path, ["id"], days=30), tmp_path / FOLDER
+    rows, said = pd.DataFrame({"id": [1, 2]}), pd.DataFrame({"no": [0.2, 0.9], "yes": [0.8, 0.1]})
+    for _ in range(2):
+        log.add(rows, "A", 1, said)
+        log.write()
+    first, second = sorted(place.iterdir())
+    first.rename(place / "2020-01-01-000000.parquet")
+    log.write()
+    assert [*place.iterdir()] == [second]
+    yesterday = f"{datetime.now(UTC) - pd.Timedelta(days=1):%Y-%m-%d}"
+    for name in ("", "-1", "-2"):
+        (place / f"{yesterday}{name}.parquet").write_bytes(second.read_bytes())
+    log.write()
+    assert sorted(file.name for file in place.iterdir()) == [f"{yesterday}.parquet", second.name]
+    assert len(pd.read_parquet(place / f"{yesterday}.parquet")) == 2
+
+    def fail(*_arguments: Any, **_options: Any) -> None:
+        raise OSError(28, "No space left on device", "disk")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", fail)
+    assert log.add(rows, "A", 1, said) == 2
+    log.write()
+    assert "No space left" in log.problem
+    monkeypatch.undo()
+    log.write()
+    assert log.problem == ""

@@ -1,0 +1,123 @@
+"""Sites that come and go, and sites that are forgotten."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedweave as fw
+from fedweave import exported_model
+from fedweave.errors import BadInput
+from fedweave.lifecycle import forgetting, roles
+from fedweave.lifecycle.row_digests import ROW
+from tests.lifecycle.test_life import begin, week
+
+
+def deliver(folder: Path, number: int, *tables: pd.DataFrame) -> None:
+    """Write the rows of a delivery."""
+    pd.concat(tables).to_csv(folder / f"week-{number}.csv", index=False)
+
+
+def test_a_new_site_has_a_model_the_same_night_and_one_that_leaves_is_archived(tmp_path: Path) -> None:
+    """The models of the others do not change; a line says how good it is; it joins again when its rows have doubled."""
+    rows = week(9).drop(columns="site")
+    life = begin(tmp_path, methods="fedavg_ft", gone_after=2, patience=4, per_year=4, join_rounds=5)
+    deliver(tmp_path, 1, week(1))
+    life.refresh()
+    life.challenge()
+    others = life.champion.predict_proba(rows, "A")
+    deliver(tmp_path, 2, week(2), week(20, count=40, sites="G"))
+    life.refresh()
+    [begun, joined] = life.challenge()
+    assert begun.event == roles.BEGUN  # trained with G, and under test: the champion gets a model of G too
+    assert joined.event == roles.JOINED
+    assert joined.reason.startswith(f"G: accuracy {life.champion.joined['G'].scores['G']:.2f} on ")
+    assert "after 40 rows; the other clients" in joined.reason
+    assert life.champion.clients[-1] == "G"
+    pd.testing.assert_frame_equal(life.champion.predict_proba(rows, "A"), others)
+    assert life.challenge() == []
+    deliver(tmp_path, 3, week(3, sites="ABCDE"), week(30, count=30, sites="G"))
+    life.refresh()
+    assert life.challenge() == []  # 70 rows are no twice 40
+    scores = life.record[(life.record["role"] == "champion") & (life.record["delivery"] == 3)].set_index("client")
+    new = week(30, count=30, sites="G")
+    assert scores["score"]["G"] == pytest.approx(100 * np.mean(life.champion.predict(new, "G") == new["late"]))
+    deliver(tmp_path, 4, week(4, sites="ABCDE"), week(40, count=30, sites="G"))
+    life.refresh()
+    again, left = life.challenge()
+    assert "after 100 rows" in again.reason
+    assert life.champion.since == {"G": 4}
+    assert life.load(life.roles.champion, before=4).since == {"G": 2}
+    assert (left.event, left.reason) == (
+        roles.LEFT, "F has had no rows since delivery 2: its model is in archive/F-000002.",
+    )  # fmt: skip
+    archived = exported_model.load(life.folder / "archive" / "F-000002")
+    assert (archived.predict(rows) == life.champion.predict(rows, "F")).all()
+    assert life.challenge() == []
+
+
+def test_a_site_is_forgotten(tmp_path: Path) -> None:
+    """No file has a row of it, no model that was trained with it is left, and the proof fails where one is."""
+    life = begin(tmp_path, patience=4, per_year=4)
+    for number in (1, 2):
+        deliver(tmp_path, number, week(number), week(20 + number, count=41, sites="G"))
+        life.refresh()
+        life.challenge()
+    before = life.deliveries.rows()
+    with pytest.raises(BadInput, match="site: 'Q'"):
+        life.forget("Q")
+    proof = life.forget("G")
+    assert proof.startswith("G: none of its 82 rows (digest ")
+    assert proof.endswith(") is in a delivery, or among the 240 rows that the trainings of version 3 read.")
+    assert life.forget("G") == proof
+    assert [one.event for one in life.roles.events[2:]] == [roles.GIVEN_UP, roles.FORGOTTEN]
+    assert [place.name for place in (life.folder / "models").iterdir()] == ["000003"]
+    assert not {*before.loc[before["site"] == "G", ROW]} & {*life.deliveries.rows()[ROW]}
+    with pytest.raises(BadInput, match="there has been no other champion"):
+        life.rollback()
+    assert life.champion.clients == tuple("ABCDEF")
+    deliver(tmp_path, 3, week(3), week(23, count=41, sites="G"))
+    [arrival] = life.refresh()
+    assert (arrival.number, arrival.new) == (4, 120)
+    life.challenge()
+    assert {*life.record["client"]} == {*"ABCDEF"}
+    assert life.federation(4).names == tuple("ABCDEF")
+    rows = before[before["site"] == "G"]
+    forgetting.store_rows(life.models(4), rows)
+    with pytest.raises(BadInput, match=r"000004: was trained on rows of G"):
+        life.forget("G")
+
+
+def test_a_killed_forget_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each of its writes: what is left at the end is the same."""
+    life = begin(tmp_path)
+    deliver(tmp_path, 1, week(1), week(21, count=41, sites="G"))
+    life.refresh()
+    life.challenge()
+    real, draws, kills = Path.replace, np.random.default_rng(3), 0
+
+    def replace(path: Path, target: Path) -> Path:
+        nonlocal kills
+        moment = draws.integers(4) if kills < 12 else 2
+        done = real(path, target) if moment else target
+        if moment < 2:
+            kills += 1
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Path, "replace", replace)
+    for _ in range(20):
+        try:
+            proof = fw.Lifecycle(life.folder).forget("G")
+            break
+        except KeyboardInterrupt:
+            continue
+    assert kills == 12
+    assert "none of its 41 rows" in proof
+    assert sorted(file.name for file in life.deliveries.place.glob("*.parquet")) == [
+        "000001-000002.parquet",
+        "000002.parquet",
+    ]
+    assert [place.name for place in (life.folder / "models").iterdir()] == ["000002"]
+    assert [one.event for one in life.roles.events] == [roles.FIRST, roles.FORGOTTEN]
