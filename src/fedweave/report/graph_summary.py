@@ -10,7 +10,7 @@ from fedweave.graphs.quality import COLLAPSES, FROM_SELF, collapse
 from fedweave.graphs.setting import is_control
 from fedweave.report.edge_values import missing_edges_note
 from fedweave.results import AUC, VARIATION, Study, Tables
-from fedweave.results.formats import format_difference
+from fedweave.results.formats import format_change, format_change_interval
 from fedweave.results.marks import outcome
 from fedweave.results.verdicts import join_names
 
@@ -121,8 +121,9 @@ def _learned_graphs(study: Study, tables: Tables) -> list[SummaryLine]:
     for task, part in tests.groupby("task", sort=False):
         words: dict[str, list[str]] = {word: [] for word in LEARNED}
         for test in part.to_dict("records"):
-            ends = (format_difference(test[name], metrics[task]) for name in ("difference", "low", "high"))
-            numbers = " ({}, {} to {})".format(*ends) if pd.notna(test["p_adjusted"]) else ""
+            change = format_change(test["difference"], metrics[task])
+            interval = format_change_interval(test["low"], test["high"], metrics[task])
+            numbers = f" ({change}, 95 % interval {interval})" if pd.notna(test["p_adjusted"]) else ""
             words[outcome(test, test["method"])].append(f"{test['other']}{numbers}")
         metric = metrics[task]
         within = f" within {study.margin(metric).describe(metric)}"

@@ -10,14 +10,8 @@ from fedweave import results
 from fedweave.errors import format_count
 from fedweave.report import answers, tuning
 from fedweave.report.baselines import control_warnings, upper_bound
-<<<<<<< HEAD
 from fedweave.report.graph_summary import MOST_TASKS, SummaryLine, graph_lines
 from fedweave.results import Study, Tables, format_score
-=======
-from fedweave.report.edge_values import missing_edges_note
-from fedweave.results import AUC, VARIATION, Study, Tables, format_score
-from fedweave.results.formats import format_change, format_change_interval
->>>>>>> answers-4
 from fedweave.results.marks import GRAPH_CONTROL, REFERENCES, control_tests, outcome
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.verdicts import join_names, short_reason, verdict
@@ -227,78 +221,6 @@ def _client_counts(measured: pd.DataFrame) -> str:
     return f"; {helped}{most}"
 
 
-<<<<<<< HEAD
-=======
-def _groups(study: Study, measures: pd.DataFrame) -> Iterator[str]:
-    learned = [run.name for run in study.runs if not is_control(_graph(run))]
-    measures = measures[(measures["part"] == "all") & measures["run"].isin(learned)]
-    rows = measures[measures["quantity"] == AUC]
-    if rows.empty:
-        yield "No task has both known groups and a method with a collaboration graph."
-    variation = measures[measures["quantity"] == VARIATION].set_index("run")["value"]
-    for number, (task, part) in enumerate(rows.groupby("task", sort=False)):
-        if number < MOST_TASKS:
-            yield _group_recovery(str(task), part, variation, study)
-    if rows["task"].nunique() > MOST_TASKS:
-        yield f"More tasks are in measures.csv: {rows['task'].nunique() - MOST_TASKS}."
-
-
-def _graph(run: results.Run) -> str:
-    """The word for the graph of a run; empty where its method has none."""
-    method = (run.info.get("spec") or {}).get("method")
-    return str(method.get("graph", "")) if isinstance(method, Mapping) else ""
-
-
-def _group_recovery(task: str, rows: pd.DataFrame, variation: pd.Series, study: Study) -> str:
-    """Which graphs of a task show its groups; a graph with nearly identical rows shows none, at any AUC."""
-    kinds: dict[str, list[str]] = {"found": [], "partly": [], "missed": [], "alike": []}
-    for row in rows.sort_values("value", ascending=False, kind="stable").to_dict("records"):
-        auc = row["value"]
-        kind = "found" if auc >= RECOVERED else "partly" if auc >= PARTLY else "missed"
-        kinds["alike" if variation.get(row["run"], np.nan) < ALIKE else kind].append(f"{row['method']} {auc:.2f}")
-    sentences = {
-        "found": "found by {}",
-        "partly": "partly by {}",
-        "missed": "not by {}",
-        "alike": "no graph, rows nearly identical: {}",
-    }
-    sentence = "; ".join(sentences[kind].format(join_names(names)) for kind, names in kinds.items() if names)
-    return f"{task}, {_describe_groups(study, task)}: {sentence} (AUC; 0.5 is chance)."
-
-
-def _learned_graphs(study: Study, tables: Tables) -> list[SummaryLine]:
-    """Whether learning the graph helps: each method with its graph against itself with a control in its place."""
-    tests = tables.significance[tables.significance["family"] == "graph"]
-    metrics = tables.board.drop_duplicates("task").set_index("task")["metric"]
-    sentences = []
-    for task, part in tests.groupby("task", sort=False):
-        words: dict[str, list[str]] = {word: [] for word in LEARNED}
-        for test in part.to_dict("records"):
-            change = format_change(test["difference"], metrics[task])
-            interval = format_change_interval(test["low"], test["high"], metrics[task])
-            numbers = f" ({change}, 95 % interval {interval})" if pd.notna(test["p_adjusted"]) else ""
-            words[outcome(test, test["method"])].append(f"{test['other']}{numbers}")
-        metric = metrics[task]
-        within = f" within {study.margin(metric).describe(metric)}"
-        clauses = [
-            f"{LEARNED[word]} {join_names(names)}{within * (word == 'equivalent')}"
-            for word, names in words.items()
-            if names
-        ]
-        sentences.append(f"{task}: {'; '.join(clauses)}.")
-    return [SummaryLine("Learned graphs", tuple(sentences))] if sentences else []
-
-
-def _describe_groups(study: Study, task: str) -> str:
-    """The groups of a task by name, if there are few."""
-    run = next(run for run in study.runs if run.task == task)
-    names = [] if run.group is None else run.group_names(run.group)
-    if 1 < len(names) <= MOST_TASKS:
-        return f"the groups {join_names(names)}"
-    return f"the {len(names)} groups" if names else "the groups"
-
-
->>>>>>> answers-4
 def _convergence(study: Study, board: pd.DataFrame) -> SummaryLine:
     """A warning that names every method whose best validation round is the last one."""
     unconverged = results.unconverged_rows(board)
