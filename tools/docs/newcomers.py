@@ -23,7 +23,7 @@ from tools.pages import markdown, refresh, rewrite, store
 STUDY = "newcomers"
 TABLE, PAGE = Path(f"docs/boards/{STUDY}.csv"), Path(f"docs/{STUDY}.md")
 BLOCK = re.compile(r"(<!-- newcomers: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
-HEADER = ("method", "when they joined, as received", "after 24 rounds", *(f"vs {control}" for control in CONTROLS))
+HEADER = ("method", "after their first round", "on their own round", *(f"vs {control}" for control in CONTROLS))
 
 
 def main(action: str = "") -> None:
@@ -51,7 +51,7 @@ def table(task: str) -> str:
     joined = rows[rows["point"] == JOINED].set_index("method").to_dict("index")
     lines: list[Sequence[str]] = [HEADER]
     for row in reported.sort_values("mean", ascending=not higher, kind="stable").to_dict("records"):
-        marks = [SYMBOLS[str(row[control_column(control)] or "")] for control in CONTROLS]
+        marks = [SYMBOLS.get(row[control_column(control)], "") for control in CONTROLS]
         lines.append((row["method"], _score(joined[row["method"]]), _score(row), *marks))
     return markdown(lines)
 

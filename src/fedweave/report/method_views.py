@@ -12,7 +12,7 @@ from fedweave.results import EMPTY, JOINED, MEANING, Run, format_score
 from fedweave.results.marks import CONTROLS, control_column
 
 POINTS = {"pre": "as received", "post": "after local training"}
-COHORT_POINTS = {JOINED: "as received when they joined", **POINTS}
+COHORT_POINTS = {JOINED: "as received in their first round", **POINTS}
 KINDS = {"collab_weight_self": "oneself", "collab_weight_similar": "similar", "collab_weight_other": "other"}
 
 

@@ -3,15 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from fedweave.results.marks import CONTROLS, control_column, control_tests, outcome
-from fedweave.results.quantities import run_columns, summarise_seeds
+from fedweave.results.quantities import rounds_before_join, run_columns, summarise_seeds
 from fedweave.results.runs import Run, Study
 
 NEWCOMERS = "newcomers"  # name of the group of clients that joined late
-JOINED = "joined"  # point of their scores with the models that they received when they joined
+JOINED = "joined"  # point of their scores as received in their first round
 _LABELS = ["run", "task", "dataset", "setting", "method", "metric", "cohort", "clients", "point", "reported"]
 COLUMNS = [*_LABELS, "mean", "std", "seeds", *map(control_column, CONTROLS)]
 
@@ -23,7 +22,7 @@ def newcomers(runs: Sequence[Run]) -> set[int]:
 
 def cohorts(study: Study, selected: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
     """Test scores of separate groups of clients, at both points and the selected round, and those of newcomers also
-    with the models that they received when they joined (`JOINED`).
+    as received in their first round (`JOINED`).
 
     The outcome against Local and FedAvg-FT stands at the reported point of newcomers: a test over them alone, on the
     same rows.
@@ -51,10 +50,10 @@ def cohorts(study: Study, selected: pd.DataFrame, significance: pd.DataFrame) ->
 def _points(run: Run, cohort: str, members: Sequence[int], rounds: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """(point, test scores of `members`), each client in its reported round [seed, client, round]."""
     tests = run.evaluations[(run.evaluations["split"] == "test") & run.evaluations["client"].isin(members)]
-    first = (run.info.get("spec") or {}).get("train", {}).get("join_round", np.nan) + 1
-    joined = tests[(tests["round"] == first) & (tests["point"] == "pre")]
-    if cohort == NEWCOMERS and len(joined):
-        yield JOINED, joined
+    if cohort == NEWCOMERS:
+        joined = tests[(tests["round"] == rounds_before_join(run) + 1) & (tests["point"] == "pre")]
+        if len(joined):
+            yield JOINED, joined
     for point, part in tests.groupby("point"):
         yield str(point), part.merge(rounds, on=["seed", "client", "round"])
 

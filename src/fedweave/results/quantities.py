@@ -216,14 +216,19 @@ def _traffic(run: Run) -> Iterable[dict[str, Any]]:
     }
 
 
+def rounds_before_join(run: Run) -> int:
+    """How many rounds there are before newcomers join; a warm-up comes before the rounds of the method."""
+    train, last = (run.info.get("spec") or {}).get("train", {}), int(run.rounds["round"].max())
+    return max(0, last - train.get("rounds", last)) + train.get("join_round", 0)
+
+
 def _updates(run: Run) -> np.ndarray:
     """How many clients took part in each row of `run.rounds`; newcomers count from the round in which they join."""
     from fedweave.engine.schedule import sample_size  # imports torch
 
-    train, clients, rounds = run.info["spec"]["train"], run.info["clients"], run.rounds["round"]
+    train, clients = run.info["spec"]["train"], run.info["clients"]
     founders = clients - train.get("newcomers", 0)
-    warm_up = max(0, rounds.max() - train.get("rounds", rounds.max()))  # its rounds come before those of the method
-    before_join = rounds <= warm_up + train.get("join_round", 0)
+    before_join = run.rounds["round"] <= rounds_before_join(run)
     return np.where(
         before_join, sample_size(train["participation"], founders), sample_size(train["participation"], clients)
     )
