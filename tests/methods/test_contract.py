@@ -1,8 +1,11 @@
 """The properties of every method, on all suitable toy tasks."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -161,6 +164,23 @@ def test_one_client_is_enough_for_a_federation(name: str) -> None:
     assert report.dropped == ()
     assert torch.isfinite(torch.tensor(report.loss))
     assert torch.isfinite(report.scores[method.point]["test"]).all()
+
+
+PROGRAM = """
+import sys; sys.path[:0] = sys.argv[1:]
+import torch; torch.set_num_threads(1)
+from test_contract import EVERYBODY, first_kind, objects, run, tiny
+from fedweave.engine.executors import Batched
+for name in sorted(tiny.FAMILIES):
+    next(run(*objects(name, first_kind(name)), EVERYBODY, Batched()))
+    assert "torch._dynamo" not in sys.modules, name
+"""
+
+
+def test_a_round_imports_no_compiler() -> None:
+    """In one method of each family. The compiler of PyTorch would take a second in every process."""
+    folder = Path(__file__).parent
+    subprocess.run([sys.executable, "-c", PROGRAM, str(folder), str(folder.parent), str(folder.parents[1])], check=True)
 
 
 @pytest.mark.parametrize("name", ["shn", "ghn", "panacea"])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import vmap
 
-from fedweave.tensors.gradients import pull_back, value_and_grad
+from fedweave.tensors.gradients import derivative_along, pull_back, value_and_grad
 
 
 def loss(params: dict, x: torch.Tensor) -> tuple[torch.Tensor, dict]:
@@ -40,6 +40,29 @@ def test_gradients_have_the_bits_of_torch_func(monkeypatch: pytest.MonkeyPatch) 
     values = vmap(lambda p, row: value_and_grad(lambda q: loss(q, row), p)[0])(tracked, x)
     slopes = torch.autograd.grad(values.sum(), [tracked["a"], tracked["b"]])
     assert all(torch.equal(slope, expected[2][name]) for slope, name in zip(slopes, "ab", strict=True))
+
+
+def test_derivatives_along_a_direction_are_those_of_torch_func(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under vmap, of a function with other shapes than its point. No compiler is imported."""
+    g = torch.Generator().manual_seed(0)
+    x, a, directions = (
+        torch.randn(*shape, generator=g, dtype=torch.float64) for shape in ((3, 5, 4), (4, 2), (3, 4, 2))
+    )
+
+    def function(point: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(row @ point).square().sum(0) + row.sum()
+
+    def theirs(row: torch.Tensor, direction: torch.Tensor) -> torch.Tensor:
+        return torch.func.jvp(lambda point: function(point, row), (a,), (direction,))[1]
+
+    expected = vmap(theirs)(x, directions)
+    for name in ("torch._dynamo", "sympy"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delattr(torch, "_dynamo", raising=False)
+    ours = vmap(lambda row, direction: derivative_along(lambda point: function(point, row), a, direction))(
+        x, directions
+    )
+    torch.testing.assert_close(ours, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_gradient_shares_no_memory_with_its_input() -> None:

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import jvp
 from torch.nn.functional import softplus
 
 from fedweave.families.mixed_effects import Rows, count_columns, entries, pack, start_point, unpack
 from fedweave.families.trust_region import newton_step
+from fedweave.tensors.gradients import derivative_along
 from fedweave.tensors.trees import Tree
 
 MODE_STEPS = 25  # of the search for û
@@ -72,8 +72,7 @@ def client_terms(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor, slopes:
     at = _Point.of(rows, coef, factor, mode)
     directions = torch.zeros(len(i), *factor.shape[1:], dtype=factor.dtype, device=factor.device)
     directions[torch.arange(len(i), device=i.device), i, j] = 1.0
-    derivatives = [jvp(gradient, (factor,), (one.expand_as(factor),))[1] for one in directions]
-    scale_rows = torch.stack(derivatives, -2)  # [K, k, T]
+    scale_rows = torch.stack([derivative_along(gradient, factor, one) for one in directions], -2)  # [K, k, T]
     upper = torch.cat([_information(at), scale_rows[..., : coef.shape[-1]].mT], -1)
     hessian = pack(torch.cat([upper, scale_rows], -2))
     value = -_log_likelihood(rows, at)

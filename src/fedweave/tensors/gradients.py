@@ -45,6 +45,23 @@ def value_and_grad(loss: Callable[[Params], tuple[Tensor, Tree]], params: Params
     return result
 
 
+def derivative_along(function: Callable[[Tensor], Tensor], point: Tensor, direction: Tensor) -> Tensor:
+    """The derivative of `function` at `point` along `direction`: J · direction, of the shape of the function's value.
+
+    Two gradients one in the other: Jᵀ v is linear in v, and the slope of v · (J · direction) is asked for. Forward mode
+    (`torch.func.jvp`) imports PyTorch's compiler, as `torch.func.grad_and_value` does.
+    """
+
+    def along(weights: Params) -> tuple[Tensor, Tree]:
+        def weighted(at: Params) -> tuple[Tensor, Tree]:
+            return (function(at["point"]) * weights["weights"]).sum(), {}
+
+        slopes = value_and_grad(weighted, {"point": point})[2]
+        return (slopes["point"] * direction).sum(), {}
+
+    return value_and_grad(along, {"weights": torch.zeros_like(function(point))})[2]["weights"]
+
+
 class _ScalarProduct(torch.autograd.Function):
     """The gradient of the scalar product of an output and a vector, which is the vector; the value is not computed.
 

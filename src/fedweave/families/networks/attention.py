@@ -109,7 +109,8 @@ class FreeAttention(nn.Module):
 
     def __init__(self, clients: int, *, dropout: float = 0.3) -> None:
         super().__init__()
-        self.matrix = nn.Parameter(torch.eye(clients))
+        # Not torch.eye: on the device "meta" it imports PyTorch's compiler, which takes seconds in every process.
+        self.matrix = nn.Parameter(torch.zeros(clients, clients).fill_diagonal_(1.0))
         self.dropout = dropout
 
     def weights(self, x: Tensor) -> Tensor:
