@@ -242,10 +242,10 @@ def flbench(
     words, root = shlex.split(arguments) if isinstance(arguments, str) else [*map(str, arguments)], Path(checkout)
     if not (root / "src" / "server").is_dir() or not (root / "main.py").is_file():
         raise BadInput("contestants.flbench", f"there is no main.py with src/server in {root}; give a checkout of it")
-    method = dict(word.partition("=")[::2] for word in words).get("method", "fedavg")
+    methods = [word.partition("=")[2] for word in words if word.startswith("method=")]
     command = [str(python), str(Path(__file__).with_name("drive_flbench.py")), str(root.resolve()), *words]
     used = [*(root.resolve() / part for part in ("main.py", "src", "config", "data/utils")), *options.pop("uses", ())]
-    return program(command, name=name or f"{method}-FL-bench", uses=used, **options)
+    return program(command, name=name or "-".join([*methods[:1], "FL-bench"]), uses=used, **options)
 
 
 def _check_name(name: str, kind: str) -> str:

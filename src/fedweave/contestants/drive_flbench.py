@@ -40,7 +40,7 @@ def main(words: list[str]) -> None:
         os.chdir(root)
         sys.path.insert(0, str(root))
         scores = record_scores(name, rows, about["outputs"])
-        sys.argv = ["main.py", *arguments]
+        sys.argv, os.environ["HYDRA_FULL_ERROR"] = ["main.py", *arguments], "1"  # else its last line is an advice
         runpy.run_path("main.py", run_name="__main__")
         os.chdir("/")
     for one, places in zip(about["clients"], rows["indices"], strict=True):
