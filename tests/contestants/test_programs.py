@@ -1,14 +1,18 @@
 """Programs: what they write is checked, and no process of theirs is left."""
 
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 import zipfile
 from pathlib import Path
+from shutil import which
 
 import numpy as np
+import psutil
 import pytest
 
 from fedweave.contestants import environments, program, programs
@@ -19,6 +23,7 @@ from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import ContestantFailed
 
+ROOT = Path(__file__).parents[2]
 PATH = {"PATH": os.environ["PATH"]}
 
 
@@ -211,6 +216,44 @@ def test_a_sandbox_closes_everything_but_what_a_program_needs(tmp_path: Path) ->
     )
 
 
+HIDDEN = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(600)", MARK], {})
+time.sleep(1)
+"""
+
+
+@pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}")
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("", "exit code 125: its last line: it left processes behind, which were ended"),
+        ("raise SystemExit(7)", "exit code 7"),
+        ("os.abort()", "was ended by SIGABRT"),
+        ("time.sleep(600)", "time limit of 4 s"),
+    ],
+)
+def test_no_child_hides_in_a_sandbox(tmp_path: Path, end: str, message: str) -> None:
+    """One that has left the group, lost its parent and cleared its variables, so that only the kernel knows it."""
+    mark = f"hidden-{os.getpid()}-{len(message)}"
+    (tmp_path / "mine.py").write_text(HIDDEN.replace("MARK", repr(mark)) + end + "\n")
+    runner = program("python -S mine.py", folder=tmp_path, sandbox=True, timeout=4 if "600" in end else 60).runner
+    with pytest.raises(ContestantFailed, match=message):
+        runner.run(TASK, tmp_path / "log.txt")
+    time.sleep(0.1)
+    assert not [p for p in psutil.process_iter() if _named(p, mark)]
+
+
+def _named(process: psutil.Process, mark: str) -> bool:
+    try:
+        return mark in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
 def test_a_program_may_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many files, each of which is small enough; they are removed with the task."""
     monkeypatch.setattr(programs, "LARGEST_OUTPUT", 1 << 20)
@@ -220,6 +263,20 @@ def test_a_program_may_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ContestantFailed, match="it was ended: its files had more than 1048576 bytes"):
         program("python -S mine.py", folder=tmp_path, timeout=60).runner.run(TASK, tmp_path / "log.txt")
     assert not Path((tmp_path / "log.txt").read_text().strip()).exists()
+
+
+def test_the_script_in_r_is_a_contestant(tmp_path: Path) -> None:
+    """As the page prints it."""
+    if (
+        subprocess.run(["Rscript", "-e", "library(jsonlite)"], capture_output=True).returncode
+        if which("Rscript")
+        else 1
+    ):
+        pytest.skip("R with jsonlite is not installed")
+    (text,) = re.findall(r"^```r\n(.*?)^```$", (ROOT / "docs" / "contestants.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.R").write_text(text)
+    answered = program("Rscript mine.R", folder=tmp_path, timeout=120).runner.run(TASK, tmp_path / "log.txt")
+    assert [part.shape for part in check_answers(TASK, answered, "me")[0]] == [(2, 2), (3, 2)]
 
 
 def test_an_environment_is_built_once_from_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
