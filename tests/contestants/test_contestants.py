@@ -15,6 +15,7 @@ import fedweave as fw
 from fedweave.contestants.exchange import write_task
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
+from tests import convex
 
 CLIENTS, ROWS, ROUNDS, RATE = 4, 60, 30, 0.5
 
@@ -114,6 +115,13 @@ def test_fedavg_as_a_program_agrees_with_ours(compared):
     assert abs(ours.mean() - theirs.mean()) < 0.02
     assert theirs.mean() < compared["base_rate"].select_scores()["value"].mean() - 0.1
     assert theirs.std() == 0
+
+
+def test_fedavg_as_a_program_agrees_with_ours_where_clients_differ_in_size(tmp_path: Path):
+    """Three classes; so the weights of clients and the order of classes count, too."""
+    (tmp_path / "mine.py").write_text(FEDAVG)
+    distance = convex.distance(convex.TASKS[1], fw.contestants.program("python mine.py", folder=tmp_path))
+    assert abs(distance) < convex.NEAR
 
 
 def test_contestants_stand_on_the_board_with_marks(compared):

@@ -1,15 +1,17 @@
 """A Flower app as a contestant, in the environment of `make flower`; its ServerApp and ClientApp know nothing of us."""
 
+import re
+import shutil
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
-from torch import nn
 
 import fedweave as fw
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
+from tests import convex
+from tools.guides import ROOT, guide
 
 APP = Path(__file__).with_name("flower_app")
 
@@ -23,23 +25,44 @@ def _keep_methods():
 
 
 @pytest.mark.acceptance
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_fedavg_as_a_flower_app_agrees_with_ours(flower: Path) -> None:
     """Full batches of a convex loss: only the first values of the model differ."""
-    draws = np.random.default_rng(3)
-    x = draws.normal(size=(240, 4)).astype(np.float32)
-    y = np.where(2 * x[:, 0] - x[:, 1] + draws.logistic(size=240) > 0, "yes", "no")
-    federation = fw.Federation.from_arrays(x, y, client=[f"c{i % 4}" for i in range(240)])
-    theirs = fw.contestants.flower(APP, predict="logistic.task:predict", python=flower, settings={"learning_rate": 0.5})
+    for task in convex.TASKS:
+        settings = {"learning_rate": convex.RATE, "num_server_rounds": convex.ROUNDS}
+        theirs = fw.contestants.flower(APP, predict="logistic.task:predict", python=flower, settings=settings)
+        assert abs(convex.distance(task, theirs)) < convex.NEAR, task
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(600)
+def test_bytes_of_a_flower_app_are_on_the_board(flower: Path) -> None:
+    theirs = fw.contestants.flower(APP, predict="logistic.task:predict", python=flower)
+    result = fw.fit(theirs, convex.federation(convex.TASKS[0]), rounds=1, progress=False)
+    assert result.rounds["bytes_up"].item() > 20 * 4 * 10 * 8
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(900)
+def test_the_guide_has_a_board_with_a_flower_app_an_estimator_a_program_and_six_methods(
+    flower: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code of the guide, with the line that it shows for an app in its place."""
+    page = "docs/guides/contestants.md"
+    (line,) = re.findall(r"^contestants \+= .*$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    steps = guide(page)
+    shutil.copytree(APP, tmp_path / "flower_app")
+    (tmp_path / ".flower" / "bin").mkdir(parents=True)
+    (tmp_path / ".flower" / "bin" / "python").symlink_to(flower)
+    for name, text in steps.files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = fw.compare(
-            federation, ["fedavg", theirs], model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)),
-            rounds=20, batch_size=0, lr=0.5, seeds=1, metric="log_loss", central=False, progress=False,
-        )  # fmt: skip
-    scores = result.leaderboard().set_index("method")["mean"]
-    assert abs(scores["flower_app"] - scores["fedavg"]) < 0.02
-    assert result["flower_app"].rounds["bytes_up"].item() > 20 * 4 * 10 * 8
+        exec(steps.script.replace("methods = [", f"{line}\nmethods = [", 1), {"__name__": "guide"})
+    methods = {"local", "fedavg", "fedavg_ft", "fedprox", "ditto", "fedper"}
+    contestants = {"nearest_mean", "LogisticRegression", "mine", "flower_app"}
+    assert {*fw.load("board").methods} == methods | contestants
 
 
 def test_what_is_no_app_is_refused(tmp_path: Path) -> None:

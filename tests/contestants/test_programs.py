@@ -1,24 +1,30 @@
 """Programs: what they write is checked, and no process of theirs is left."""
 
 import os
+import re
 import signal
 import socket
+import subprocess
 import sys
 import time
+import warnings
 import zipfile
 from pathlib import Path
+from shutil import which
 
 import numpy as np
+import psutil
 import pytest
 
 from fedweave.contestants import environments, program, programs
-from fedweave.contestants.checks import check_answers, check_graph
+from fedweave.contestants.checks import check_answers, check_bytes, check_curves, check_graph
 from fedweave.contestants.exchange import read_answers
 from fedweave.contestants.programs import run_program
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import ContestantFailed
 
+ROOT = Path(__file__).parents[2]
 PATH = {"PATH": os.environ["PATH"]}
 
 
@@ -97,6 +103,64 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None
     assert "\n" not in str(error.value)
     write(tmp_path, 1, "test", '"row","p1","p2"\n0,0,1\n1,0,1\n2,1,0\n')
     assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("bytes.json", "[" * 100_000, "bytes.json: it cannot be read: 'maximum recursion depth"),
+        ("bytes.json", f'{{"up": {10**30}}}', "me: bytes: it gave 10"),
+        ("curves.csv", "round,name,value\n1,a,inf\n", "me: curves: it gave (1, 'a', inf); give a round from 0"),
+        ("curves.csv", f"round,name,value\n{10**30},a,1\n", "me: curves: it gave (10"),
+        ("graph.csv", "nan,1\n1,1\n", "me: graph: it gave [2, 2]; give finite weights [2, 2]"),
+        ("graph.csv", "", "me: graph: it gave [0, 1]; give finite weights [2, 2]"),
+        (
+            "clients/1/test.csv",
+            "p1,p2\n" + "0,1\n" * 9,
+            "clients/1/test.csv: it cannot be read: 'it has more than 3 rows'",
+        ),
+    ],
+)
+def test_notes_that_nobody_can_use_are_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+    for position, part in ((0, "val"), (0, "test"), (1, "val"), *([(1, "test")] if "test" not in name else [])):
+        write(tmp_path, position, part)
+    (tmp_path / name).write_text(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ContestantFailed) as error:
+            check_all(tmp_path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def check_all(folder: Path) -> None:
+    found = read_answers(TASK, folder)
+    check_answers(TASK, found, "me")
+    check_graph(TASK, found.graph, "me")
+    check_bytes(found.bytes_up, "me")
+    check_curves(found.curves, "me")
+
+
+def test_a_link_leads_to_no_other_file(tmp_path: Path) -> None:
+    """It would be read with our rights, and a message could have its first line."""
+    (tmp_path / "targets.csv").write_text("p1,p2\nsecret,0\n")
+    for name in ("clients/1/test.csv", "clients/1"):
+        output = tmp_path / name.replace("/", "-")
+        for position, part in ((0, "val"), (0, "test")):
+            write(output, position, part)
+        if name != "clients/1":
+            write(output, 1, "val")
+        (output / name).symlink_to(tmp_path / "targets.csv" if "." in name else output / "clients" / "0")
+        with pytest.raises(ContestantFailed) as error:
+            read_answers(TASK, output)
+        assert str(error.value) == f"{name}: it is a link; write a file"
+
+
+def test_predictions_are_real_numbers_in_one_order() -> None:
+    with pytest.raises(ContestantFailed, match="it gave no array of numbers"):
+        check_answers(TASK, answers(np.full((3, 2), 0.5 + 0.1j)), "me")
+    with pytest.raises(ContestantFailed, match="their sum is inf and not 1"):
+        check_answers(TASK, answers(np.full((3, 2), 1e308)), "me")
 
 
 def test_no_object_is_unpickled(tmp_path: Path) -> None:
@@ -211,6 +275,44 @@ def test_a_sandbox_closes_everything_but_what_a_program_needs(tmp_path: Path) ->
     )
 
 
+HIDDEN = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-S", "-c", "import time; time.sleep(600)", MARK], {})
+time.sleep(1)
+"""
+
+
+@pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}")
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("", "exit code 125: its last line: it left processes behind, which were ended"),
+        ("raise SystemExit(7)", "exit code 7"),
+        ("os.abort()", "was ended by SIGABRT"),
+        ("time.sleep(600)", "time limit of 4 s"),
+    ],
+)
+def test_no_child_hides_in_a_sandbox(tmp_path: Path, end: str, message: str) -> None:
+    """One that has left the group, lost its parent and cleared its variables, so that only the kernel knows it."""
+    mark = f"hidden-{os.getpid()}-{len(message)}"
+    (tmp_path / "mine.py").write_text(HIDDEN.replace("MARK", repr(mark)) + end + "\n")
+    runner = program("python -S mine.py", folder=tmp_path, sandbox=True, timeout=4 if "600" in end else 60).runner
+    with pytest.raises(ContestantFailed, match=message):
+        runner.run(TASK, tmp_path / "log.txt")
+    time.sleep(0.1)
+    assert not [p for p in psutil.process_iter() if _named(p, mark)]
+
+
+def _named(process: psutil.Process, mark: str) -> bool:
+    try:
+        return mark in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
 def test_a_program_may_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many files, each of which is small enough; they are removed with the task."""
     monkeypatch.setattr(programs, "LARGEST_OUTPUT", 1 << 20)
@@ -220,6 +322,32 @@ def test_a_program_may_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ContestantFailed, match="it was ended: its files had more than 1048576 bytes"):
         program("python -S mine.py", folder=tmp_path, timeout=60).runner.run(TASK, tmp_path / "log.txt")
     assert not Path((tmp_path / "log.txt").read_text().strip()).exists()
+
+
+def test_the_script_in_r_is_a_contestant(tmp_path: Path) -> None:
+    """As the page prints it."""
+    if (
+        subprocess.run(["Rscript", "-e", "library(jsonlite)"], capture_output=True).returncode
+        if which("Rscript")
+        else 1
+    ):
+        pytest.skip("R with jsonlite is not installed")
+    (text,) = re.findall(r"^```r\n(.*?)^```$", (ROOT / "docs" / "contestants.md").read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / "mine.R").write_text(text)
+    answered = program("Rscript mine.R", folder=tmp_path, timeout=120).runner.run(TASK, tmp_path / "log.txt")
+    assert [part.shape for part in check_answers(TASK, answered, "me")[0]] == [(2, 2), (3, 2)]
+
+
+def test_what_a_program_prints_is_limited_and_obeyed_by_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "LARGEST_LOG", 1 << 20)
+    monkeypatch.setattr(programs, "LOOK", 0.1)
+    assert run("while True: print('x' * 1000)", tmp_path, 60)[0] == "was ended: it printed more than 1048576 bytes"
+    (tmp_path / "log.txt").write_text("first\n\x1b[31mred\x07 " + "long " * 1000)
+    shown = environments.last_line(tmp_path / "log.txt")
+    assert shown.isprintable()
+    assert len(shown) <= 400
 
 
 def test_an_environment_is_built_once_from_requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

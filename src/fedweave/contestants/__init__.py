@@ -23,7 +23,17 @@ from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput, choose, format_value
 
-__all__ = ["ContestAnswers", "ContestClient", "ContestTask", "estimator", "flower", "function", "pfllib", "program"]
+__all__ = [
+    "ContestAnswers",
+    "ContestClient",
+    "ContestTask",
+    "estimator",
+    "flbench",
+    "flower",
+    "function",
+    "pfllib",
+    "program",
+]
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
@@ -207,6 +217,35 @@ def pfllib(
     command = [str(python), str(Path(__file__).with_name("drive_pfllib.py")), str(root.resolve()), *words]
     used = [root.resolve() / "system", *options.pop("uses", ())]
     return program(command, name=name or f"{algorithm}-PFLlib", uses=used, **options)
+
+
+def flbench(
+    checkout: Path | str, arguments: str | Sequence[str], *, python: Path | str = "python", name: str | None = None,
+    **options: Any,
+) -> type[Contestant]:  # fmt: skip
+    """FL-bench's command line as a contestant, from a checkout of your own, which is only read.
+
+    Its predictions are those of its last evaluation. Its rounds are those of the methods unless `arguments` have
+    common.global_epoch.
+
+    Args:
+        checkout: folder of github.com/KarhouTam/FL-bench.
+        arguments: of its main.py, such as "method=fedala optimizer.lr=0.05 common.join_ratio=1"; by dataset.name it
+            chooses the sizes of its models. Default: "synthetic", vectors of any length, with model.name=2nn.
+        python: interpreter with FL-bench's packages; default: that of `requirements`, or the one that runs fedweave.
+        name: in tables; default: the method.
+        options: those of `program`; `settings={"optimizer__lr": 0.05}` is optimizer.lr=0.05, which a `space` may vary.
+
+    Raises:
+        BadInput: the folder has no src/server, and as `program`.
+    """
+    words, root = shlex.split(arguments) if isinstance(arguments, str) else [*map(str, arguments)], Path(checkout)
+    if not (root / "src" / "server").is_dir() or not (root / "main.py").is_file():
+        raise BadInput("contestants.flbench", f"there is no main.py with src/server in {root}; give a checkout of it")
+    methods = [word.partition("=")[2] for word in words if word.startswith("method=")]
+    command = [str(python), str(Path(__file__).with_name("drive_flbench.py")), str(root.resolve()), *words]
+    used = [*(root.resolve() / part for part in ("main.py", "src", "config", "data/utils")), *options.pop("uses", ())]
+    return program(command, name=name or "-".join([*methods[:1], "FL-bench"]), uses=used, **options)
 
 
 def _check_name(name: str, kind: str) -> str:

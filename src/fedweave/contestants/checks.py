@@ -1,5 +1,6 @@
 """Checks: what a contestant may take part in, and whether its predictions can be scored."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from fedweave.study.spec import RunSpec
 
 PARTS = ("val", "test")
 MOST_POINTS = 100_000  # of all curves of a repetition
+MOST_BYTES = 1 << 62  # that all clients send; also of a round
 OFF = 1e-3  # of a sum of probabilities from 1, by which rounding in a file of text is excused
 
 
@@ -100,6 +102,8 @@ def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.nd
         ContestantFailed: at `place`; they have another length or shape, are not finite, or are no probabilities.
     """
     try:
+        if np.iscomplexobj(value):
+            raise TypeError
         outputs = np.array(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ContestantFailed(place, "it gave no array of numbers") from error
@@ -119,7 +123,8 @@ def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.nd
         raise ContestantFailed(place, f"its prediction of row {bad[0]} is {outputs[tuple(bad)]}")
     if not classes:
         return outputs
-    sums = outputs.sum(1)
+    with np.errstate(over="ignore"):
+        sums = outputs.sum(1)
     if (outputs < 0).any() or (abs(sums - 1) > OFF).any():
         row = int(((outputs < 0).any(1) | (abs(sums - 1) > OFF)).argmax())
         numbers = ", ".join(f"{number:.4g}" for number in outputs[row][:5])
@@ -150,10 +155,11 @@ def check_bytes(count: Any, label: str) -> int:
     """A count of bytes that a contestant gave.
 
     Raises:
-        ContestantFailed: it is not a whole number from 0.
+        ContestantFailed: it is not a whole number from 0 to `MOST_BYTES`.
     """
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
-        raise ContestantFailed(f"{label}: bytes", f"it gave {format_value(count)}; give a whole number from 0")
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 0 <= count <= MOST_BYTES:
+        problem = f"it gave {format_value(count)}; give a whole number from 0 to {MOST_BYTES}"
+        raise ContestantFailed(f"{label}: bytes", problem)
     return int(count)
 
 
@@ -167,6 +173,8 @@ def check_curves(curves: Any, label: str) -> list[tuple[int, str, float]]:
         rows = [(int(number), str(name), float(value)) for number, name, value in curves]
     except (TypeError, ValueError) as error:
         raise ContestantFailed(f"{label}: curves", "it gave no list of (round, name, value)") from error
+    if bad := [row for row in rows if not (0 <= row[0] <= MOST_BYTES and math.isfinite(row[2]))]:
+        raise ContestantFailed(f"{label}: curves", f"it gave {format_value(bad[0])}; give a round from 0 and a number")
     if len(rows) > MOST_POINTS:
         raise ContestantFailed(f"{label}: curves", f"it gave {len(rows)} points; give {MOST_POINTS} or fewer")
     return rows

@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 from fedweave.errors import ContestantFailed
 
 PYTHON = ("python", "python3")  # words of a command that mean the interpreter of its environment
 LAST_WORDS = 4096  # bytes at the end of a log, of which a message has the last line
+LONGEST_LINE = 400  # signs of it that a message has
 READY = "ready"  # a file that is written last
 
 
@@ -53,8 +55,9 @@ def _build(folder: Path, python: Path, requirements: Path, log: Path) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a file of text, or the word "nothing"."""
+    """The last line of a file of text, without signs that a terminal obeys; or the word "nothing"."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LAST_WORDS))
         lines = file.read().decode("utf-8", "replace").strip().splitlines()
-    return lines[-1].strip() if lines else "nothing"
+    shown = "".join(sign if sign.isprintable() else " " for sign in lines[-1]) if lines else "nothing"
+    return textwrap.shorten(shown, LONGEST_LINE, placeholder=" ...")

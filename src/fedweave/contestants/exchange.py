@@ -1,6 +1,8 @@
 """The folder that a program gets and the folder that it fills: docs/contestants.md describes both."""
 
 import json
+import os
+import warnings
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,7 +16,9 @@ from fedweave.files.arrays import read_npz
 
 VERSION = 1
 MOST_CELLS = 20_000_000  # of the files of text of a task; larger ones have arrays alone
-LARGEST_FILE = 1 << 30  # bytes of a file of predictions
+LARGEST_FILE, LARGEST_NOTES = 1 << 30, 1 << 26  # bytes of a file of predictions, and of bytes.json and curves.csv
+
+UNREADABLE = (ValueError, TypeError, KeyError, OSError, SyntaxError, RecursionError, zipfile.BadZipFile, zlib.error)
 
 
 def write_task(task: ContestTask, folder: Path, seconds: float | None = None) -> None:
@@ -85,15 +89,26 @@ def read_answers(task: ContestTask, folder: Path) -> ContestAnswers:
     Raises:
         ContestantFailed: a file is missing, damaged or too large; its place is the client and the file.
     """
+    _refuse_links(folder)
     pairs = []
     for position, client in enumerate(task.clients):
         place = folder / "clients" / str(position)
         val = _read_outputs(place, "val", len(client.val_x), client)
         pairs.append((val, _read_outputs(place, "test", len(client.test_x), client)))
-    counts = _read(folder / "bytes.json", lambda file: dict(json.loads(file.read_text("utf-8")))) or {}
-    graph = _read(folder / "graph.csv", lambda file: np.loadtxt(file, delimiter=",", ndmin=2))
-    curves = _read(folder / "curves.csv", _read_curves) or []
+    counts = _read(folder / "bytes.json", lambda file: dict(json.loads(file.read_text("utf-8"))), most=LARGEST_NOTES)
+    most = len(task.clients) + 1
+    graph = _read(folder / "graph.csv", lambda file: np.loadtxt(file, delimiter=",", ndmin=2, max_rows=most))
+    curves = _read(folder / "curves.csv", _read_curves, most=LARGEST_NOTES) or []
+    counts = counts or {}
     return ContestAnswers(pairs, counts.get("up", 0), counts.get("down", 0), graph, curves)
+
+
+def _refuse_links(folder: Path) -> None:
+    """A link is read with our rights, so that it could lead to files that are closed to the program."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if (path := Path(place, name)).is_symlink():
+                raise ContestantFailed(str(path.relative_to(folder)), "it is a link; write a file")
 
 
 def _read_outputs(folder: Path, part: str, rows: int, client: ContestClient) -> np.ndarray:
@@ -107,8 +122,8 @@ def _read_outputs(folder: Path, part: str, rows: int, client: ContestClient) -> 
     if arrays.is_file():
         table, order = _read(arrays, _read_arrays, f"{shown}.npz")
     else:
-        table, order = _read(text, _read_columns, f"{shown}.csv")
-    if order is not None and (len(order) != rows or (order != np.arange(rows)).any()):
+        table, order = _read(text, lambda file: _read_columns(file, rows + 1), f"{shown}.csv")
+    if order is not None and (np.shape(order) != (rows,) or (order != np.arange(rows)).any()):
         problem = f"its rows are not 0 to {rows - 1} in this order"
         raise ContestantFailed(f"{shown}.npz" if arrays.is_file() else f"{shown}.csv", problem)
     return np.asarray(table)
@@ -121,11 +136,13 @@ def _read_arrays(file: Path) -> tuple[np.ndarray, np.ndarray | None]:
     return content["outputs"], content.get("row")
 
 
-def _read_columns(file: Path) -> tuple[np.ndarray, np.ndarray | None]:
-    """The columns of a file of CSV with a heading, except for `row`, which may state the order."""
+def _read_columns(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """The columns of a file of CSV with a heading, except for `row`, which may state the order; `most` rows of it."""
     with file.open(encoding="utf-8") as lines:
         names = [name.strip().strip('"') for name in lines.readline().split(",")]
-        table = np.loadtxt(lines, delimiter=",", ndmin=2, quotechar='"')
+        table = np.loadtxt(lines, delimiter=",", ndmin=2, quotechar='"', max_rows=most)
+    if len(table) == most:
+        raise ValueError(f"it has more than {most - 1} rows")
     if not table.size:
         return table.reshape(0, len(names)), None
     if "row" not in names:
@@ -139,14 +156,16 @@ def _read_curves(file: Path) -> list[tuple[int, str, float]]:
     return [(int(number), name.strip('" '), float(value)) for number, name, value in lines]
 
 
-def _read(file: Path, parse: Any, shown: str = "") -> Any:
+def _read(file: Path, parse: Any, shown: str = "", most: int = LARGEST_FILE) -> Any:
     """What `parse` makes of a file; None if there is none."""
     if not file.is_file():
         return None
     try:
-        if (size := file.stat().st_size) > LARGEST_FILE:
-            raise ValueError(f"it has {size} bytes, more than {LARGEST_FILE}")
-        return parse(file)
-    except (ValueError, TypeError, KeyError, OSError, SyntaxError, zipfile.BadZipFile, zlib.error) as error:
+        if (size := file.stat().st_size) > most:
+            raise ValueError(f"it has {size} bytes, more than {most}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of files without numbers, which have the wrong shape
+            return parse(file)
+    except UNREADABLE as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ContestantFailed(shown or file.name, f"it cannot be read: {format_value(reason)}") from error

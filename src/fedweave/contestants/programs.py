@@ -33,6 +33,7 @@ PASSED = (
 )  # fmt: skip
 LARGEST_FILE = 1 << 30  # bytes of a file that a program may write, its log among them
 LARGEST_OUTPUT = 1 << 32  # bytes of all files in its folders, which are looked at now and then
+LARGEST_LOG = 1 << 26  # bytes of what it prints, which are looked at with them
 LOOK = 1.0  # seconds between two looks
 SCANS = 20  # for children, each of which may start another one until it is ended
 
@@ -131,11 +132,11 @@ def run_program(
             env={**env, MARK: mark}, start_new_session=True,
         )  # fmt: skip
         try:
-            code = _wait(process, timeout, written)
+            code = _wait(process, timeout, written, log)
         except subprocess.TimeoutExpired:
             return f"was ended after its time limit of {timeout:g} s"
-        except OverflowError:
-            return f"was ended: its files had more than {LARGEST_OUTPUT} bytes"
+        except OverflowError as error:
+            return f"was ended: {error}"
         finally:
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -148,7 +149,7 @@ def run_program(
     return f"left {format_count(children, 'process')} behind, which {_was(children)} ended" if children else ""
 
 
-def _wait(process: subprocess.Popen[bytes], timeout: float, written: Path | None) -> int:
+def _wait(process: subprocess.Popen[bytes], timeout: float, written: Path | None, log: Path) -> int:
     """The exit code.
 
     Raises:
@@ -163,7 +164,9 @@ def _wait(process: subprocess.Popen[bytes], timeout: float, written: Path | None
             if time.monotonic() >= end:
                 raise
         if written and _count_bytes(written) > LARGEST_OUTPUT:
-            raise OverflowError
+            raise OverflowError(f"its files had more than {LARGEST_OUTPUT} bytes")
+        if log.stat().st_size > LARGEST_LOG:
+            raise OverflowError(f"it printed more than {LARGEST_LOG} bytes")
 
 
 def _count_bytes(folder: Path) -> int:

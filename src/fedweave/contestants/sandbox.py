@@ -2,12 +2,14 @@
 
 JSON has "read" and "write": the files and folders that the command and its children may read, and may write too. All
 others are closed to them by Landlock (Linux 5.13), which needs no rights of an administrator. Network: an own empty
-namespace where the system allows one, and TCP by Landlock (Linux 6.7). Where neither is there, nothing is run.
+namespace where the system allows one, and TCP by Landlock (Linux 6.7). Where neither is there, nothing is run. With a
+namespace of processes, the kernel ends every child when the command ends, whatever it did to hide.
 """
 
 import ctypes
 import json
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -18,8 +20,8 @@ from pathlib import Path
 CREATE, ADD, RESTRICT = 444, 445, 446  # system calls of Landlock, the same numbers on every processor
 OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # rights that a rule of a file may have
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, list a folder
-NEW_USER, NEW_NETWORK, NO_NEW_PRIVILEGES = 0x10000000, 0x40000000, 38
-REFUSED = 125  # exit code where the sandbox cannot be made
+NEW_USER, NEW_PROCESSES, NEW_NETWORK, NO_NEW_PRIVILEGES = 0x10000000, 0x20000000, 0x40000000, 38
+REFUSED, SIGNALLED = 125, 128  # exit codes: the sandbox ended the command; added to the number of a signal
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/proc", "/sys")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
@@ -59,16 +61,49 @@ def _call(number: int, *arguments: object) -> int:
     return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
 
 
-def close_network() -> bool:
-    """Move this process to a network namespace of its own, which has no devices; whether that was allowed.
+def separate() -> tuple[bool, bool]:
+    """Leave the namespaces of the network and, for children, of processes; whether each was allowed.
 
     A namespace of users takes rights from an administrator too, such as that to read the variables of other processes.
     """
     library, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
-    if library.unshare(NEW_USER | NEW_NETWORK) != 0:
-        return bool(library.unshare(NEW_NETWORK) == 0)
+    if library.unshare(NEW_USER | NEW_NETWORK | NEW_PROCESSES) != 0:
+        return library.unshare(NEW_NETWORK) == 0, False
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         Path("/proc/self", name).write_text(text, encoding="ascii")
+    return True, True
+
+
+def become_first() -> None:
+    """Go on as the child of the first process of the new namespace, with whose end all others end.
+
+    The processes that stay behind pass on how the child ended.
+    """
+    if first := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
+        if code > SIGNALLED:
+            signal.signal(code - SIGNALLED, signal.SIG_DFL)
+            os.kill(os.getpid(), code - SIGNALLED)
+        os._exit(max(code, 0))
+    if not (child := os.fork()):
+        return
+    ended, status = os.wait()
+    while ended != child:  # adopted ones end, too
+        ended, status = os.wait()
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0 and _has_children():
+        print("it left processes behind, which were ended", file=sys.stderr, flush=True)
+        os._exit(REFUSED)
+    os._exit(code if code >= 0 else SIGNALLED - code)
+
+
+def _has_children() -> bool:
+    """Whether a child, its own or adopted, still runs."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
     return True
 
 
@@ -105,8 +140,11 @@ def main(content: str, words: list[str]) -> None:
     version = _call(CREATE, None, ctypes.c_size_t(0), 1) if sys.platform == "linux" else 0
     if version < 1:
         sys.exit("no sandbox can be made here: it needs Linux 5.13 or newer with Landlock")
-    if not close_network() and version < 4:
+    no_network, own_processes = separate()
+    if not no_network and version < 4:
         sys.exit("no sandbox can be made here: closing the network needs Linux 6.7 or namespaces of users")
+    if own_processes:
+        become_first()
     places = json.loads(content)
     try:
         restrict(places["read"], places["write"], version)

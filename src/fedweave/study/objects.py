@@ -36,7 +36,7 @@ def build_method(run: RunSpec, task: Task, where: str = str(PARAMS)) -> Method:
         train.batch_size,
         train.epochs,
         train.steps,
-        drop_last=bool(task.norms),
+        drop_last=bool(task.norms) if train.drop_last is None else train.drop_last,
         average_buffers=train.bn_buffers == "average",
         keep_optimizer=train.client_optimizer == "kept",
         uniform_mean=train.averaging == "uniform",

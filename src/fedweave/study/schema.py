@@ -29,6 +29,9 @@ class TrainSpec:
     epochs: Annotated[int, AtLeast(1), AtMost(10_000), "local epochs per round"] = 1
     steps: Annotated[Rounds, "local steps per round, which replace the epochs; 0 for epochs"] = 0
     batch_size: Annotated[Count, "rows of a minibatch; 0 is the whole training set, and so is more than it has"] = 32
+    drop_last: Annotated[
+        bool | None, "a last batch with fewer rows is left out, of clients with a full one; null: only with BatchNorm"
+    ] = None
     averaging: Annotated[
         Literal["size", "uniform"], "weights of the uploads in the server's mean: numbers of training rows, or equal"
     ] = "size"
