@@ -80,7 +80,7 @@ def _name_unbeaten_controls(best: Answer, board: pd.DataFrame, controls: pd.Data
 def _best(board: pd.DataFrame, reason: str) -> Answer:
     """The leader, and which methods are not shown to be worse."""
     row = board.iloc[0]
-    score = format_score(row["mean"], np.nan, row["metric"]) + unit(row["metric"])
+    score = _name_score(format_score(row["mean"], np.nan, row["metric"]), str(row["metric"]))
     others = {word: list(board[board["mark"] == word]["method"]) for word in ("equivalent", "open")}
     if row["mark"] == "alone":
         text, style = f"{score}; there is nothing to compare it with", ""
@@ -151,10 +151,14 @@ def explain_under_training(board: pd.DataFrame, controls: pd.DataFrame, margin: 
     sign = 1.0 if higher_is_better(metric) else -1.0
     if sign * (control["mean"] - row["mean"]) <= margin.of(control["mean"], row["mean"]):
         return ""
-    scores = " against ".join(format_score(mean, np.nan, metric) for mean in (row["mean"], control["mean"]))
-    return (
-        f"Local is worse than {control['control']!r} ({scores}{unit(metric)}); search the learning rate, train longer"
-    )
+    pair = " against ".join(format_score(mean, np.nan, metric) for mean in (row["mean"], control["mean"]))
+    scores = _name_score(pair, metric)
+    return f"Local is worse than {control['control']!r} ({scores}); search the learning rate, train longer"
+
+
+def _name_score(text: str, metric: str) -> str:
+    """Scores with their unit, or else with the name of their metric: "71.5 %", "mse 0.22"."""
+    return f"{text}{unit(metric)}" if unit(metric) else f"{metric} {text}"
 
 
 def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
