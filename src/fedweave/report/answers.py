@@ -172,7 +172,8 @@ def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
     better = board[board["vs_local"] == "better"]
     equal = better[better["mark"].isin(["best", "lead", "equivalent"])]
     if equal.empty:
-        return Answer("Deploy", str(better["method"].iloc[0]), "the first method that is better than Local", "win")
+        which = "the only method" if len(better) == 1 else f"the first of {len(better)} methods"
+        return Answer("Deploy", str(better["method"].iloc[0]), f"{which} that is shown to be better than Local", "win")
     sent = equal["bytes_up"] + equal["bytes_down"]
     row = equal.loc[sent.idxmin()]
     traffic = f"{sent.min() / results.MIB:,.1f} MiB a seed"
