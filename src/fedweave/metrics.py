@@ -147,6 +147,17 @@ def title(name: str) -> str:
     return (METRICS[name].title or name) if name in METRICS else name
 
 
+def spell_out(name: str) -> str:
+    """The metric for people who do not know its name.
+
+    >>> spell_out("accuracy"), spell_out("mse")
+    ('accuracy, %', 'mean squared error (mse)')
+    """
+    words = title(name)
+    known = name in words.lower().replace("-", "_").replace(" ", "_")
+    return words if known else f"{words} ({name})"
+
+
 def clip(name: str, values: Any) -> Any:
     """`values` within the bounds of the metric `name`."""
     return np.clip(values, *METRICS[name].bounds) if name in METRICS else values

@@ -223,7 +223,7 @@ def test_the_most_frequent_class_is_in_every_board(plain: fw.Comparison) -> None
 def test_a_method_below_a_control_is_named_first() -> None:
     labels = DRAWS.permutation(np.where(np.arange(240) % 6 == 0, "late", "on time"))
     noise = fw.Federation.from_arrays(X, labels, client=OWNER)
-    with pytest.warns(UserWarning, match="no method is above the control 'Majority class'"):
+    with pytest.warns(UserWarning, match="no method is better than the control 'Majority class'"):
         done = fw.compare(noise, ["local"], seeds=1, lr=1.0, **{**QUIET, "rounds": 60}, evaluate={"select": "last"})
     line = leaders_line(done.study, results.compute_tables(done.study))
     assert line.warning

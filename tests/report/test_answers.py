@@ -104,7 +104,7 @@ def test_a_control_that_no_method_is_above_is_named_first(metric: str, scores: t
         return answers._name_unbeaten_controls(best, board, controls)
 
     assert name(("Rule", lower, RULE), ("Central", lower, POOLED)) == best
-    assert name(("Rule", equal, RULE)).word == "No method is above the control Rule"
+    assert name(("Rule", equal, RULE)).word == "No method is better than the control Rule"
     assert name(("Rule", equal, RULE), ("Other", higher, RULE)).word.endswith("Other")
     pooled = name(("Central", higher, POOLED))
     assert (pooled.word, pooled.reason.startswith("leads; Central, not federated, has")) == ("Ditto", True)

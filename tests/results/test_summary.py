@@ -187,8 +187,9 @@ def test_the_line_on_tuning_has_the_changes(tmp_path: Path) -> None:
         changes[file.stem] = max(value for value in values if value is not None) - values[0]
     most = max(changes, key=lambda run: changes[run])
     assert lines(copy)["Tuning"] == (
-        "20 trials each for 2 of 2 runs; 2 took other values than the declared ones. Their validation scores changed "
-        f"by {np.median([*changes.values()]):+.1f} points in the median, most for {most} ({changes[most]:+.1f})."
+        "20 trials each for 2 of 2 runs; 2 took other values than the declared ones. Their validation scores became "
+        f"{np.median([*changes.values()]):.1f} points higher in the median, and {changes[most]:.1f} points higher for "
+        f"{most}, the most."
     )
 
 

@@ -31,7 +31,7 @@ def table(classes: int = 0, rows: int = 40, columns: int = 4, seed: int = 0) -> 
 
 
 def compare(targets: np.ndarray, **options: Any) -> fw.Comparison:
-    with pytest.warns(UserWarning, match="no method is above the control"):
+    with pytest.warns(UserWarning, match="no method is better than the control"):
         return fw.compare(
             fw.Federation.from_arrays(X, targets, client=OWNER), ["local", "fedavg"], **QUIET, **options, tune=0
         )
@@ -116,8 +116,8 @@ def test_a_board_has_them_and_its_first_sentence_names_the_best(numbers: fw.Comp
     assert controls["kind"].to_dict() == {
         "Training mean": "control", LINEAR: "control", PARTIAL: "control", POOLED: "not federated",
     }  # fmt: skip
-    assert str(numbers).splitlines()[1].startswith("No method is above the control ")
-    assert numbers.warnings[0].startswith("no method is above the control ")
+    assert str(numbers).splitlines()[1].startswith("No method is better than the control ")
+    assert numbers.warnings[0].startswith("no method is better than the control ")
     assert f"{PARTIAL} [control]" in str(numbers)
     line = leaders_line(numbers.study, results.compute_tables(numbers.study))
     assert line.warning

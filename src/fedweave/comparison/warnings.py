@@ -10,7 +10,6 @@ from fedweave.comparison.results_folder import notes
 from fedweave.errors import format_count, format_value
 from fedweave.graphs.quality import COLLAPSES, FROM_SELF, VARIATION, collapse, quality
 from fedweave.graphs.setting import is_control
-from fedweave.metrics import unit
 from fedweave.prediction.input_description import read_description
 from fedweave.report.answers import UNDER_TRAINED, explain_under_training
 from fedweave.results import (
@@ -23,6 +22,7 @@ from fedweave.results import (
     unconverged_rows,
 )
 from fedweave.results.contestants import contestant_notes
+from fedweave.results.formats import name_score
 from fedweave.results.nonfinite import nonfinite_outputs_note
 from fedweave.results.selection import progress
 from fedweave.results.verdicts import describe_parts, join_names, reason_without_power
@@ -98,7 +98,7 @@ def _compare_with_controls(comparison: Origin) -> list[str]:
     if line := describe_under_training(comparison):
         lines.append(line)
     elif len(local) and len(others) and local.max() >= others.max():
-        lines.append("no method is above local training: collaboration does not pay here")
+        lines.append("no method is better than local training: collaboration does not pay here")
     return lines
 
 
@@ -119,11 +119,11 @@ def _compare_with_rules(comparison: Origin, board: pd.DataFrame, higher: bool) -
     for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
         below = methods_not_above(board, rule, higher)
         metric = str(rule["metric"])
-        value = f"{format_score(rule['mean'], np.nan, metric)}{unit(metric)}"
+        value = name_score(format_score(rule["mean"], np.nan, metric), metric)
         if line := name_unbeaten_control(comparison.study, comparison.board):
             lines.append(line)
         elif below:
-            lines.append(f"not above the control {rule['control']!r} ({value}): {join_names(below)}")
+            lines.append(f"not better than the control {rule['control']!r} ({value}): {join_names(below)}")
     task, runs = comparison.study.runs[0].task, [*comparison.study.runs]
     notes = (sampling_note(task, runs), missing_score_note(task, runs), nonfinite_outputs_note(task, runs))
     return [*lines, *filter(None, notes)]

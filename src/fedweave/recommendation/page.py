@@ -11,7 +11,7 @@ import pandas as pd
 from fedweave import plots, results
 from fedweave.comparison.comparison import Comparison
 from fedweave.files.atomic import write_atomic
-from fedweave.metrics import unit
+from fedweave.metrics import spell_out, unit
 from fedweave.prediction.input_description import read_description
 from fedweave.report import make_ids_unique, picture
 from fedweave.report.board import CSS_CLASSES, BoardRow, Cell, score_range
@@ -98,7 +98,7 @@ def context(advice: Advice) -> dict[str, Any]:
     metric = str(advice.facts["metric"])
     return {
         "name": comparison.study.runs[0].info["dataset"],
-        "answers": [line for line in advice.lines if line.topic in FIRST],
+        "answers": [(line.topic, *_split(line.text)) for line in advice.lines if line.topic in FIRST],
         "lines": [line for line in advice.lines if line.topic not in FIRST],
         "view": _first_screen(advice, study, metric),
         "styles": plots.assign_styles(list(advice.board["label"]), list(advice.board["label"])),
@@ -110,6 +110,7 @@ def context(advice: Advice) -> dict[str, Any]:
         "metric": metric,
         "direction": "higher" if study.runs[0].higher_is_better else "lower",
         "unit": unit,
+        "spell_out": spell_out,
         "board": [_format_method(row, metric) for row in advice.board.to_dict("records")],
         "controls": [(row["method"], row["score"]) for row in results.control_rows(results.controls(study))],
         "clients": list(_gains(advice, labels, metric)),
@@ -137,6 +138,14 @@ class FirstScreen(NamedTuple):
     higher_is_better: bool
     interval: str
     margin: str
+    note: str
+
+
+def _split(text: str) -> tuple[str, str]:
+    """(the answer itself, which is the first sentence or what stands before a colon; the rest)."""
+    ends = [end for mark in (": ", ". ") if (end := text.find(mark)) >= 0]
+    end = min(ends) + 1 if ends else len(text)
+    return text[:end], text[end:]
 
 
 def _first_screen(advice: Advice, study: results.Study, metric: str) -> FirstScreen:
@@ -162,7 +171,9 @@ def _first_screen(advice: Advice, study: results.Study, metric: str) -> FirstScr
         )  # fmt: skip
     drawn = picture.draw(board, rows, results.controls(study), margin, float(leads.iloc[0]) if len(leads) else None)
     interval = "95 % interval" + " over clients" * int(len(advice.facts["seeds"]) == 1)
-    return FirstScreen(drawn, metric, study.runs[0].higher_is_better, interval, margin.describe(metric))
+    exceptions = sorted({name for names in advice.facts["own"].values() for name in names})
+    note = "Against Local: clients that do worse on validation rows keep their own model." if exceptions else ""
+    return FirstScreen(drawn, metric, study.runs[0].higher_is_better, interval, margin.describe(metric), note)
 
 
 def _tiles(advice: Advice, clients: int) -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from fedweave import results
 from fedweave.errors import format_count
 from fedweave.metrics import Margin, higher_is_better, unit
 from fedweave.results import Study, Tables, format_interval, format_score
+from fedweave.results.formats import name_score
 from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, control_tests
 from fedweave.results.references import POOLED
 from fedweave.results.verdicts import describe_needed, join_names, short_reason
@@ -68,9 +69,9 @@ def answer(study: Study, tables: Tables, task: str) -> TaskAnswers:
 
 
 def _name_unbeaten_controls(best: Answer, board: pd.DataFrame, controls: pd.DataFrame) -> Answer:
-    """The answer `best` with the control that no method is above, before all else, and one that is not federated."""
+    """The answer `best` after the control that is better than every method, and before one that is not federated."""
     if found := results.unbeaten_control(board, controls):
-        word = f"No method is above the control {found[0]}"
+        word = f"No method is better than the control {found[0]}"
         best = best._replace(word=word, reason=f"it has {found[1]}; {best.word} {best.reason}", style="loss")
     if found := results.unbeaten_control(board, controls, POOLED):
         best = best._replace(reason=f"{best.reason}; {found[0]}, not federated, has {found[1]}")
@@ -80,7 +81,7 @@ def _name_unbeaten_controls(best: Answer, board: pd.DataFrame, controls: pd.Data
 def _best(board: pd.DataFrame, reason: str) -> Answer:
     """The leader, and which methods are not shown to be worse."""
     row = board.iloc[0]
-    score = format_score(row["mean"], np.nan, row["metric"]) + unit(row["metric"])
+    score = name_score(format_score(row["mean"], np.nan, row["metric"]), str(row["metric"]))
     others = {word: list(board[board["mark"] == word]["method"]) for word in ("equivalent", "open")}
     if row["mark"] == "alone":
         text, style = f"{score}; there is nothing to compare it with", ""
@@ -151,10 +152,9 @@ def explain_under_training(board: pd.DataFrame, controls: pd.DataFrame, margin: 
     sign = 1.0 if higher_is_better(metric) else -1.0
     if sign * (control["mean"] - row["mean"]) <= margin.of(control["mean"], row["mean"]):
         return ""
-    scores = " against ".join(format_score(mean, np.nan, metric) for mean in (row["mean"], control["mean"]))
-    return (
-        f"Local is worse than {control['control']!r} ({scores}{unit(metric)}); search the learning rate, train longer"
-    )
+    pair = " against ".join(format_score(mean, np.nan, metric) for mean in (row["mean"], control["mean"]))
+    scores = name_score(pair, metric)
+    return f"Local is worse than {control['control']!r} ({scores}); search the learning rate, train longer"
 
 
 def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
@@ -168,7 +168,8 @@ def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
     better = board[board["vs_local"] == "better"]
     equal = better[better["mark"].isin(["best", "lead", "equivalent"])]
     if equal.empty:
-        return Answer("Deploy", str(better["method"].iloc[0]), "the first method that is better than Local", "win")
+        which = "the only method" if len(better) == 1 else f"the first of {len(better)} methods"
+        return Answer("Deploy", str(better["method"].iloc[0]), f"{which} that is shown to be better than Local", "win")
     sent = equal["bytes_up"] + equal["bytes_down"]
     row = equal.loc[sent.idxmin()]
     traffic = f"{sent.min() / results.MIB:,.1f} MiB a seed"

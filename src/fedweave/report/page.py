@@ -9,7 +9,7 @@ import pandas as pd
 
 from fedweave import plots, results
 from fedweave.errors import format_count
-from fedweave.metrics import unit
+from fedweave.metrics import spell_out, unit
 from fedweave.plots import SeriesStyle
 from fedweave.report import ablations, optional_files, task_view
 from fedweave.report.summary import summary
@@ -84,6 +84,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "colors": {"light": plots.LIGHT, "dark": plots.DARK},
         "styles": styles,
         "unit": unit,
+        "spell_out": spell_out,
     }
 
 

@@ -15,7 +15,8 @@ from fedweave.study.search_spaces import has_rate
 
 RATE = "train.lr"
 MOST_RUNS = 20  # whose learning rates a sentence lists
-ABSOLUTE = "(absolute)"  # the unit of a change of a score that is neither a share nor an error
+# Units of changes: of percentages, of errors, of a score that is neither a percentage nor an error.
+POINTS, ERROR, ABSOLUTE = " points", " %", ""
 
 
 def changes(study: Study) -> tuple[str, ...]:
@@ -70,10 +71,10 @@ def _change(search: optional_files.Tuning, info: Mapping[str, Any]) -> tuple[flo
     declared = float(search.trials["value"].iloc[0])
     change = search.value - declared
     if unit(info["metric"]):
-        return change, "points"
+        return change, POINTS
     if info["higher_is_better"] or declared <= 0:
         return change, ABSOLUTE  # a score may be 0, or negative, such as r2
-    return 100 * change / declared, "% of the error"
+    return 100 * change / declared, ERROR
 
 
 def _change_sentence(kind: str, changes: Sequence[tuple[float, str]]) -> str:
@@ -81,10 +82,14 @@ def _change_sentence(kind: str, changes: Sequence[tuple[float, str]]) -> str:
     if not finite:
         return "Their validation scores cannot be compared: the declared values had no finite one."
     most, run = max(finite, key=lambda one: abs(one[0]))
-    digits = 3 if kind == ABSOLUTE else 1
-    median = _format_signed(_median([change for change, _ in finite]), digits)
-    largest = _format_signed(most, digits)
-    return f"Their validation scores changed by {median} {kind} in the median, most for {run} ({largest})."
+    median, largest = (_in_words(change, kind) for change in (_median([change for change, _ in finite]), most))
+    what = "errors" if kind == ERROR else "scores"
+    return f"Their validation {what} became {median} in the median, and {largest} for {run}, the most."
+
+
+def _in_words(change: float, kind: str) -> str:
+    """A change in words: "0.9 points higher", "8.6 % lower"."""
+    return f"{abs(change):.{3 if kind == ABSOLUTE else 1}f}{kind} {'lower' if change < 0 else 'higher'}"
 
 
 def _format_signed(value: float, digits: int = 1) -> str:

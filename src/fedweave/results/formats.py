@@ -22,6 +22,11 @@ def format_score(value: float, spread: float, metric: str) -> str:
     return f"{value:z.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
 
 
+def name_score(text: str, metric: str) -> str:
+    """A score as text with its unit, or else with the name of its metric: "71.5 %", "mse 0.22"."""
+    return f"{text}{unit(metric)}" if unit(metric) else f"{metric} {text}"
+
+
 def format_interval(low: float, high: float, metric: str) -> str:
     """`low to high` for people; a dash for NaN."""
     return (

@@ -13,7 +13,7 @@ import pandas as pd
 
 from fedweave.errors import format_count
 from fedweave.metrics import METRICS, higher_is_better, unit
-from fedweave.results.formats import format_score
+from fedweave.results.formats import format_score, name_score
 from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.selection import drop_unscored_clients, select_scores
 from fedweave.runs import selection
@@ -72,8 +72,8 @@ def name_unbeaten_control(study: Study, board: pd.DataFrame) -> str:
         return ""
     metric = str(board["metric"].iloc[0])
     mean = board["mean"].max() if higher_is_better(metric) else board["mean"].min()
-    best = f"{format_score(mean, np.nan, metric)}{unit(metric)}"
-    return f"no method is above the control {found[0]!r}: {best} against {found[1]}"
+    best = name_score(format_score(mean, np.nan, metric), metric)
+    return f"no method is better than the control {found[0]!r}: {best} against {found[1]}"
 
 
 def _row(run: Run, name: str, scores: list[float]) -> dict[str, Any]:
