@@ -44,6 +44,7 @@ def night(life: str) -> str:
         life: its folder, in the project.
     """
     import fedweave as fw
+    from fedweave.lifecycle.page import build
 
     children = host.set_resources(()).children
     try:
@@ -53,6 +54,7 @@ def night(life: str) -> str:
         children.end()
         raise
     opened = fw.Lifecycle(Path(life))
+    build(opened)
     for key, rows, description in tables(opened):
         create_table_artifact(rows, key=f"life-{key}", description=f"{life}: {description}")
     return opened.describe_test()
