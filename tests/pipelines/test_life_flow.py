@@ -1,6 +1,8 @@
 """A night of a life in Prefect: three steps as tasks, and a table of what arrived, the scores and the roles."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 import fedweave as fw
 from fedweave.pipelines.scheduling import notifications
 from fedweave.pipelines.scheduling.life_flow import night
+from tools.guides import ROOT
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
@@ -60,3 +63,15 @@ def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: 
     assert tables["life-deliveries"][0]["why"].startswith("ends within a line")
     assert tables["life-scores"] == []
     assert "is the first champion" in tables["life-roles"][0]["what"]
+
+
+@pytest.mark.timeout(1200)
+def test_a_year_finds_what_was_planted_and_nothing_else(tmp_path: Path) -> None:
+    """`make nightly`, elsewhere."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "nightly.py")], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("found: all that was planted, and nothing else\n")
+    assert "Prefect: 3 flow runs, 9 tables" in done.stdout
+    assert "up to date" in done.stdout

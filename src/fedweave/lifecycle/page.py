@@ -12,7 +12,7 @@ from fedweave.errors import format_count
 from fedweave.files.atomic import write_atomic
 from fedweave.lifecycle.life import Lifecycle
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
-from fedweave.lifecycle.roles import MOVES
+from fedweave.lifecycle.roles import FIRST, MOVES
 from fedweave.metrics import clip, higher_is_better, unit
 from fedweave.report import make_ids_unique
 from fedweave.results import format_interval, format_score
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAGE = "lifecycle.html"
-MOST_PANELS = 40  # clients that are drawn, those with the lowest scores first
+MOST_PANELS = 40  # clients that are drawn, those with the worst scores first
 
 
 def build(life: Lifecycle) -> Path:
@@ -42,14 +42,14 @@ def context(life: Lifecycle) -> dict[str, Any]:
     ledger, now, record, drifts = life.deliveries.ledger, life.roles, life.record, life.drifts
     metric = str(record["metric"].iloc[-1]) if len(record) else ""
     styles = dict(zip((CHAMPION, CHALLENGER), plots.assign_styles(["a", "b"]).values(), strict=True))
-    moves = [event.delivery for event in now.events if event.event in MOVES[1:]]
+    moves = [event.delivery for event in now.events if event.event in MOVES and event.event != FIRST]
     aside = life.deliveries.quarantined
-    tiles = [(len(ledger.arrivals), "deliveries"), (len(life.deliveries.rows()), "rows"),
-             (len({*record["client"]}), "clients scored"), (len(moves), "moves of the champion")]  # fmt: skip
+    counts = [(len(ledger.arrivals), "delivery"), (len(life.deliveries.rows()), "row"),
+              (len({*record["client"]}), "client"), (len(moves), "new champion")]  # fmt: skip
     order = _order(record, metric)
     return {
         "name": life.folder.resolve().name,
-        "tiles": [(f"{count}", word) for count, word in tiles],
+        "tiles": [format_count(count, noun).split(" ", 1) for count, noun in counts],
         "answers": [*_answers(life, metric)],
         "aside": aside,
         "metric": metric,
