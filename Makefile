@@ -20,7 +20,7 @@ CYCLONEDX := cyclonedx-bom==7.5.0
 PIP_AUDIT := pip-audit==2.10.1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup repro test acceptance flower ray slurm bench peers flow ui lint docs wheel sbom audit format clean distclean
+.PHONY: help setup repro test acceptance flower ray slurm bench peers flow nightly ui lint docs wheel sbom audit format clean distclean
 
 help:  ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 18
@@ -62,6 +62,9 @@ slurm: $(READY)  ## the tests of SLURM, with two nodes on this host; installs th
 
 flow: $(READY)  ## the same study, scheduled by Prefect: one task per stale stage
 	@python -m fedweave.pipelines.scheduling.flows $(if $(STUDY),--study $(STUDY))
+
+nightly: $(READY)  ## a year of flights in weekly deliveries, with planted events; its last weeks through DVC, Prefect and MLflow
+	@python -m tools.nightly
 
 ui: $(READY)  ## MLflow UI and Prefect server on loopback, until Ctrl-C
 	@exec python -m fedweave.pipelines.ui

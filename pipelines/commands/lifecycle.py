@@ -8,6 +8,7 @@ import typer
 import fedweave as fw
 from fedweave.errors import BadInput, relocate
 from fedweave.lifecycle import LEDGER, ROLES
+from fedweave.lifecycle.page import build
 
 from .. import delivery_versions
 from . import data_options as opt
@@ -151,6 +152,11 @@ def _record(life: "fw.Lifecycle") -> None:
 
 
 @app.command("lifecycle")
-def show(life: Life) -> None:
+def show(
+    life: Life, page: Annotated[bool, typer.Option("--page", help="write the page LIFE/lifecycle.html too")] = False
+) -> None:
     """What has arrived, what is in quarantine, how good champion and challenger are, and what happened last."""
-    print("\n".join(fw.Lifecycle(life).describe()))
+    opened = fw.Lifecycle(life)
+    print("\n".join(opened.describe()))
+    if page:
+        print(build(opened))

@@ -64,8 +64,10 @@ GITIGNORE = """# data, results and caches: reproducible by `dvc repro`, stored b
 /state/
 /superlink.db
 # of the commands on a life
+.answers.lock
 .deliveries.lock
 .roles.lock
+answers/
 __pycache__/
 *.py[co]
 """

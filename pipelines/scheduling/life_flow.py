@@ -13,7 +13,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
-from . import host
+from . import host, notifications
 from .flows import run_command
 from .host import fail_in_one_line
 
@@ -38,13 +38,15 @@ def perform_step(step: str, life: str) -> State[None]:
 @flow(name="life", flow_run_name="{life}")
 @fail_in_one_line
 def night(life: str) -> str:
-    """Bring a life up to date: refresh, evaluate, challenge, with a table of each.
+    """Bring a life up to date: refresh, evaluate, challenge, with a table of each, a page, and an event for drift.
 
     Args:
         life: its folder, in the project.
     """
     import fedweave as fw
+    from fedweave.lifecycle.page import build
 
+    known = {*fw.Lifecycle(Path(life)).drifts}
     children = host.set_resources(()).children
     try:
         for step in STEPS:
@@ -53,6 +55,10 @@ def night(life: str) -> str:
         children.end()
         raise
     opened = fw.Lifecycle(Path(life))
+    build(opened)
+    for number, sentences in opened.drifts.items():
+        if sentences and number not in known:
+            notifications.report_drift(life, number, sentences)
     for key, rows, description in tables(opened):
         create_table_artifact(rows, key=f"life-{key}", description=f"{life}: {description}")
     return opened.describe_test()

@@ -1,5 +1,8 @@
-"""Messages to a webhook when a flow has ended: a block of Prefect with the address, and an automation that calls it."""
+"""Messages to a webhook when a flow has ended, or clients of a life drift: a block of Prefect with the address, and
+automations that call it.
+"""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
@@ -26,6 +29,16 @@ PAYLOAD = """{
   "flow_run": {{ (flow_run.id | string) | tojson }}
 }"""
 
+DRIFT_AUTOMATION = "fedweave: drift"
+DRIFT = "fedweave.life.drift"  # an event, which other automations can take too
+DRIFT_PAYLOAD = """{
+  "text": {{ ("fedweave, " ~ event.payload.life ~ ": drift in delivery " ~ event.payload.delivery ~ ". "
+    ~ (event.payload.sentences | join(" "))) | tojson }},
+  "life": {{ event.payload.life | tojson }},
+  "delivery": {{ event.payload.delivery | tojson }},
+  "sentences": {{ event.payload.sentences | tojson }}
+}"""
+
 
 def check(address: str) -> None:
     """Refuse an address that is not a web address.
@@ -48,7 +61,8 @@ def block_name(pool: str) -> str:
 
 
 def register(address: str, pool: str = pool_names.DEFAULT) -> None:
-    """Let the server post a message to `address` whenever a flow `reproduce` of the project of `pool` has ended.
+    """Let the server post a message to `address` whenever a flow `reproduce` of the project of `pool` has ended, and
+    when clients of a life drift.
 
     It replaces an earlier address.
     """
@@ -68,12 +82,28 @@ def register(address: str, pool: str = pool_names.DEFAULT) -> None:
         ],
         for_each={"prefect.resource.id"}, posture=Posture.Reactive, threshold=1, within=timedelta(0),
     )  # fmt: skip
-    action = CallWebhook(
-        block_document_id=_save_block(address, block_name(pool)), payload=PAYLOAD.replace("PAGES", pages)
-    )
-    name = pool_names.deployment(AUTOMATION, pool)
-    automation = Automation(name=name, description="posts the end of every flow", trigger=trigger, actions=[action])
-    save(automation)
+    drift = EventTrigger(
+        expect={DRIFT}, match_related=[{"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"}],
+        posture=Posture.Reactive, threshold=1, within=timedelta(0),
+    )  # fmt: skip
+    block = _save_block(address, block_name(pool))
+    for name, description, on, payload in (
+        (AUTOMATION, "posts the end of every flow", trigger, PAYLOAD.replace("PAGES", pages)),
+        (DRIFT_AUTOMATION, "posts which clients of a life drift", drift, DRIFT_PAYLOAD),
+    ):
+        actions = [CallWebhook(block_document_id=block, payload=payload)]
+        name = pool_names.deployment(name, pool)
+        save(Automation(name=name, description=description, trigger=on, actions=list(actions)))
+
+
+def report_drift(life: str, delivery: int, sentences: Sequence[str]) -> None:
+    """Tell the server which clients of a life drift in a delivery."""
+    from prefect.events import emit_event
+
+    tag = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool_names.current_pool()}"}
+    resource = {"prefect.resource.id": f"fedweave.life.{life}", "prefect.resource.name": life}
+    payload = {"life": life, "delivery": delivery, "sentences": [*sentences]}
+    emit_event(DRIFT, resource, related=[tag], payload=payload)
 
 
 def save(automation: "Automation") -> None:

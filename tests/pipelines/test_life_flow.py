@@ -1,6 +1,8 @@
 """A night of a life in Prefect: three steps as tasks, and a table of what arrived, the scores and the roles."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,11 +10,35 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 
 import fedweave as fw
+from fedweave.pipelines.scheduling import notifications
 from fedweave.pipelines.scheduling.life_flow import night
+from tools.guides import ROOT
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
 ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
+
+
+def test_a_night_reports_drift_once(reporting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The night that evaluates the delivery, and no later one."""
+    monkeypatch.chdir(tmp_path)
+    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+    fw.Lifecycle.begin(
+        "life", source="week-*.csv", client="site", label="late", key="id", methods="local", rounds=1,
+        train={"lr": 0.1}, model={"name": "linear"},
+    )  # fmt: skip
+    told = list[tuple[str, int, list[str]]]()
+    monkeypatch.setattr(notifications, "report_drift", lambda *words: told.append(words))
+    night("life")
+    lines = [f"{100 + i},{'AB'[i % 2]},{i % 7 + 20 * (i % 2)},yes\n" for i in range(60)]
+    Path("week-2.csv").write_text("id,site,a,late\n" + "".join(lines), encoding="utf-8")
+    fw.Lifecycle("life").refresh(accept=["week-2.csv"])
+    night("life")
+    night("life")
+    [(life, number, sentences)] = told
+    assert (life, number) == ("life", 2)
+    assert any("B: a (higher)" in sentence for sentence in sentences)
+    assert Path("life", "lifecycle.html").is_file()
 
 
 def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,3 +63,15 @@ def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: 
     assert tables["life-deliveries"][0]["why"].startswith("ends within a line")
     assert tables["life-scores"] == []
     assert "is the first champion" in tables["life-roles"][0]["what"]
+
+
+@pytest.mark.timeout(1200)
+def test_a_year_finds_what_was_planted_and_nothing_else(tmp_path: Path) -> None:
+    """`make nightly`, elsewhere."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "nightly.py")], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("found: all that was planted, and nothing else\n")
+    assert "Prefect: 3 flow runs, 9 tables" in done.stdout
+    assert "up to date" in done.stdout

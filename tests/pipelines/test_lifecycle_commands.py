@@ -50,6 +50,8 @@ def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "version 2 is the champion again. It replaces fedavg of version 5 by hand.\n" in printed
     assert "delivery 8: fedavg of version 8 is the champion. It was trained without hills.\n" in printed
     assert re.search(r"\nhills: none of its \d+ rows \(digest \w+\) is in .* of version 8 read\.\n", printed)
+    page_text = Path("life", "lifecycle.html").read_text(encoding="utf-8")
+    assert "fedavg of version 5, since delivery 7. Better: +" in page_text
     [asked] = re.findall(r"--data '(.*)'", Path(ROOT, "docs/lifecycle.md").read_text(encoding="utf-8"))
     with TestClient(make_app(ServedChampion(fw.Lifecycle("life")))) as client:
         answer = client.post("/predict", json=json.loads(asked)).json()

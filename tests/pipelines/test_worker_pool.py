@@ -151,6 +151,22 @@ def test_a_webhook_gets_a_message_at_the_end_of_a_flow(
     assert failed["text"].endswith(f"/runs/flow-run/{failed['flow_run']}")
 
 
+def test_a_webhook_gets_the_drift_of_a_life(
+    deployed: str, reporting: str, webhook: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for each event; not that of another project."""
+    sentences = ["MIA: hour (higher); 30 % of the rows moved.", 'a "B": x (lower); 12 % of the rows moved.']
+    monkeypatch.setenv("FEDWEAVE_POOL", "vision")
+    notifications.report_drift("lives/other", 6, sentences)
+    monkeypatch.delenv("FEDWEAVE_POOL")
+    notifications.report_drift("lives/flights", 7, sentences)
+    messages = webhook[1]
+    assert until(lambda: any("life" in message for message in messages))
+    (message,) = (one for one in messages if "life" in one)
+    assert message["text"] == f"fedweave, lives/flights: drift in delivery 7. {' '.join(sentences)}"
+    assert (message["life"], message["delivery"], message["sentences"]) == ("lives/flights", 7, sentences)
+
+
 @pytest.mark.parametrize("address", ["hooks.example.org/x", "ftp://host/x", "https://", "http://[::1"])
 def test_a_webhook_that_is_not_an_address_is_refused(address: str) -> None:
     with pytest.raises(BadInput, match="--webhook: ") as caught:

@@ -162,6 +162,8 @@ class Lifecycle:
                 if due and arrival.labelled:
                     self._score(arrival, ready, due)
             self._score_answers()
+            if now.champion is not None:
+                self._note_drift(now.champion)
             return self.record.iloc[len(scored) :]
 
     def _score(self, arrival: Arrival, deployed: dict[str, Deployed], due: set[str]) -> None:
@@ -219,12 +221,22 @@ class Lifecycle:
         known = self.deliveries.rows(champion.version)
         return find_drift(known, new, terms.client, columns, terms.label, self.settings.drift, scores)
 
+    @property
+    def drifts(self) -> dict[int, list[str]]:
+        """Number of an evaluated delivery -> a sentence for each group of clients that drifted in it."""
+        return record.read_drifts(self.folder)
+
+    def _note_drift(self, champion: Deployed) -> None:
+        """Store the sentences on drift in deliveries that came after the champion's training."""
+        metric, noted = str(self.load(champion).run.info["metric"]), self.drifts
+        due = [number for number in range(champion.version + 1, self.newest + 1) if number not in noted]
+        if due:
+            found = {number: [one.describe(metric) for one in self.drift(number).groups] for number in due}
+            record.write_drifts(self.folder, noted | found)
+
     def describe_drift(self) -> list[str]:
-        """A sentence for each group of clients that drift together in the newest delivery."""
-        if (champion := self.roles.champion) is None or self.newest <= champion.version:
-            return []
-        metric = str(self.load(champion).run.info["metric"])
-        return [f"drift in delivery {self.newest}: {one.describe(metric)}" for one in self.drift().groups]
+        """A sentence for each group of clients that drift together in the newest delivery, once it is evaluated."""
+        return [f"drift in delivery {self.newest}: {one}" for one in self.drifts.get(self.newest, ())]
 
     def challenge(self, progress: bool = False) -> list[RoleEvent]:
         """Decide by the test of the challenger, and train the next one; the first training is the first champion.

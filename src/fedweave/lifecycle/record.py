@@ -3,7 +3,8 @@
 Dawid, "Statistical Theory: The Prequential Approach", JRSS A 147, 1984.
 """
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from fedweave.errors import BadInput
 from fedweave.exported_model import name_of
-from fedweave.files.atomic import read_table, write_atomic
+from fedweave.files.atomic import read, read_table, write_atomic
 from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import METRICS, probabilities
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FILE = "record.csv"
+DRIFTS = "drift.json"
 COLUMNS = ("delivery", "date", "role", "version", "method", "client", "rows", "metric", "score", "low", "high",
            "calibration", "against", "difference", "variance")  # fmt: skip
 DRAWS = 200  # of a bootstrap of rows
@@ -163,6 +165,23 @@ def append(folder: Path, entries: list[dict[str, Any]], name: str = FILE) -> Non
         record = read_record(folder, name)
         table = pd.concat([record, new], ignore_index=True) if len(record) else new
         write_atomic(folder / name, table.to_csv(index=False, float_format="%.10g"))
+
+
+def read_drifts(folder: Path) -> dict[int, list[str]]:
+    """Number of a delivery -> sentences on drift in it.
+
+    Raises:
+        BadInput: the file is damaged.
+    """
+    if not (folder / DRIFTS).is_file():
+        return {}
+    found = read(folder / DRIFTS, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "remove it")
+    return {int(number): [*sentences] for number, sentences in found.items()}
+
+
+def write_drifts(folder: Path, drifts: Mapping[int, Sequence[str]]) -> None:
+    """Write what `read_drifts` reads."""
+    write_atomic(folder / DRIFTS, json.dumps(drifts, indent=1, ensure_ascii=False) + "\n")
 
 
 def check_metric(name: str) -> None:
