@@ -23,7 +23,7 @@ def test_a_better_score_is_a_positive_change(declared: float, tuned: float) -> N
     """This includes scores of 0 and below."""
     value, kind = compute_change(declared, tuned, metric="r2", higher_is_better=True)
     assert (value > 0) == (tuned > declared)
-    assert kind == "(absolute)"
+    assert kind == tuning.ABSOLUTE
 
 
 @given(st.floats(0, 1e3), st.floats(0, 1e3))
@@ -35,4 +35,4 @@ def test_an_error_changes_by_a_share_of_itself(declared: float, tuned: float) ->
 
 
 def test_small_changes_of_a_score_show() -> None:
-    assert "by +0.021 (absolute) in the median" in tuning._change_sentence(tuning.ABSOLUTE, [(0.021, "a")])
+    assert "became 0.021 higher in the median" in tuning._change_sentence(tuning.ABSOLUTE, [(0.021, "a")])
