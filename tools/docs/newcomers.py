@@ -23,7 +23,7 @@ from tools.pages import markdown, refresh, rewrite, store
 STUDY = "newcomers"
 TABLE, PAGE = Path(f"docs/boards/{STUDY}.csv"), Path(f"docs/{STUDY}.md")
 BLOCK = re.compile(r"(<!-- newcomers: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
-HEADER = ("method", "after their first round", "on their own round", *(f"vs {control}" for control in CONTROLS))
+HEADER = ("method", "after their first round", "at the reported round", *(f"vs {control}" for control in CONTROLS))
 
 
 def main(action: str = "") -> None:

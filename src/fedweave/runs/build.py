@@ -157,6 +157,7 @@ def build_method(run: RunSpec, inputs: Inputs, where: str = str(PARAMS)) -> Meth
     task = tasks.build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
     method = objects.build_method(run, task, where)
     check_local_names(method)
+    checks.check_method(run, method, f"{where}: runs.{run.key}", task.capabilities)
     check_shared_part(method, run.task.model["name"], f"{where}: runs.{run.key}")
     return method
 
@@ -171,9 +172,8 @@ def check_on_data(run: RunSpec, where: str, inputs: Inputs) -> None:
     checks.check_budget(run, place, inputs.partition.clients)
     checks.check_graph(run, place)
     graph_controls.check_given_graph(run, inputs.partition, place)
-    method = build_method(run, inputs, where)
+    build_method(run, inputs, where)
     row_checks.check_metric(run, inputs.dataset, inputs.partition)
-    checks.check_method(run, method, place, method.task.capabilities)
 
 
 def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, device: str) -> PreparedRun:
