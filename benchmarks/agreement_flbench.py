@@ -21,7 +21,7 @@ PAIRS = {
     "fedavg": ({}, "method=fedavg"),
     "fedprox": ({"mu": 0.5}, "method=fedprox fedprox.mu=0.5"),
     "fedper": ({}, "method=fedper"),
-    "fedrep": ({"head_epochs": 1}, "method=fedrep +fedrep.train_body_epoch=1"),
+    "fedrep": ({"head_epochs": 1}, "method=fedrep +fedrep.train_body_epoch=2 common.local_epoch=3"),
     "ditto": ({"lam": 0.7, "personal_epochs": 2}, "method=ditto +ditto.lamda=0.7 +ditto.pers_epoch=2"),
     "lg_fedavg": ({}, "method=lgfedavg"),
     "moon": ({"mu": 2.0, "tau": 0.5}, "method=moon +moon.mu=2 +moon.tau=0.5"),
@@ -56,7 +56,7 @@ def main(checkout: str, python: str, *names: str) -> None:
     print("| method | FL-bench | largest difference of a client's log-loss |\n| --- | --- | --- |")
     for name in names or PAIRS:
         settings, words = PAIRS[name]
-        theirs = fw.contestants.flbench(checkout, f"{words} {SAME}", python=python, name="theirs", timeout=900)
+        theirs = fw.contestants.flbench(checkout, f"{SAME} {words}", python=python, name="theirs", timeout=900)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = fw.compare(
