@@ -7,6 +7,7 @@ Its command line runs as a contestant, and the log-loss of every client after th
 
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ import fedweave as fw
 from benchmarks.agreement import CLASSES, EPOCHS, RATE, ROUNDS, draw_rows
 
 # A method here with its settings, and settings of FL-bench.
-PAIRS = {
+PAIRS: dict[str, tuple[dict[str, Any], str]] = {
     "local": ({}, "method=local"),
     "fedavg": ({}, "method=fedavg"),
     "fedprox": ({"mu": 0.5}, "method=fedprox fedprox.mu=0.5"),
