@@ -40,14 +40,15 @@ class TwoLayers(nn.Module):
         self.classifier = nn.Linear(200, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.base(x.flatten(1)))  # type: ignore[no-any-return]
+        return self.classifier(self.base(x.flatten(1)))
 
 
 def build_federation() -> fw.Federation:
     """The rows of `benchmarks.agreement`."""
-    parts = [(part, i, x, y) for part, pairs in draw_rows().items() for i, (x, y) in enumerate(pairs)]
-    x, y = (np.concatenate([one[k] for one in parts]) for k in (2, 3))
-    client, split = ([one[k] for one in parts for _ in one[3]] for k in (1, 0))
+    rows = draw_rows()
+    x, y = (np.concatenate([pair[k] for pairs in rows.values() for pair in pairs]) for k in (0, 1))
+    client = [i for pairs in rows.values() for i, (_, targets) in enumerate(pairs) for _ in targets]
+    split = [part for part, pairs in rows.items() for _, targets in pairs for _ in targets]
     return fw.Federation.from_arrays(x, y, client=client, split=split, normalize="none", target="classes")
 
 
