@@ -54,9 +54,10 @@ def complete(arguments: list[str], rounds: int, seed: int) -> list[str]:
     defaults = {"dataset.name": TABLE, "model.name": "2nn", "common.global_epoch": rounds, "common.seed": seed,
                 "common.use_cuda": "false"}  # fmt: skip
     last = given.get("common.global_epoch", rounds)
-    fixed = {"common.test.client.interval": last, "common.test.client.val": "true", "common.test.client.test": "true",
-             "common.save_log": "false", "common.save_learning_curve_plot": "false", "common.save_metrics": "false",
-             "common.save_model": "false", "mode": "serial"}  # fmt: skip
+    # Without evaluation while clients train, all outputs are those of the last round.
+    fixed = {"mode": "serial", "common.client_side_evaluation": "false", "common.test.client.interval": last}
+    fixed |= dict.fromkeys(("common.test.client.val", "common.test.client.test"), "true")
+    fixed |= {f"common.save_{what}": "false" for what in ("log", "learning_curve_plot", "metrics", "model")}
     return [f"{name}={value}" for name, value in {**defaults, **given, **fixed}.items()]
 
 
