@@ -67,7 +67,7 @@ def test_a_site_that_cannot_join_waits_and_the_night_goes_on(tmp_path: Path) -> 
             file.unlink()
         events = life.challenge()
     assert [one.event for one in events] == [roles.BEGUN, roles.WAITING]
-    assert events[1].reason.startswith("G: until the next training, as ")
+    assert events[1].reason.startswith("G: ")
     assert "the server's state is not stored" in events[1].reason
     assert life.challenge() == []
     assert "G" in life.load(life.roles.challenger).clients

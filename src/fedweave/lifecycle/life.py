@@ -279,8 +279,8 @@ class Lifecycle:
             try:
                 federation, rounds = self.federation(champion.version), self.settings.sites.rounds
                 sites.join(models, own, (client, label, PART), federation, rounds, place)
-            except BadInput as error:  # the others go on without it
-                self._note(roles.WAITING, f"{', '.join(new)}: until the next training, as {error}", champion, newest)
+            except BadInput as error:  # the others go on; the next night tries again
+                self._note(roles.WAITING, f"{', '.join(new)}: {error}", champion, newest)
             models = self.load(champion)
         for site, number in models.since.items():
             own = self._labelled(number)
