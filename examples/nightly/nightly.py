@@ -1,7 +1,7 @@
 """A year of flights in weekly deliveries, with four planted events that a life finds: python nightly.py [--in-order]
 
 The flights of each airport are dealt to its weeks at random. So nothing but what is planted changes, and whatever else
-is said to drift is a false alarm. With --in-order they come as they flew: timetables change too, and drift says so.
+is said to drift is a false alarm. With --in-order they come as they flew: seasons and storms change how many are late.
 """
 
 import sys

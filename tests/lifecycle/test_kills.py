@@ -18,7 +18,7 @@ from fedweave.files.atomic import load_tensors
 from fedweave.lifecycle import record, roles
 from tests.lifecycle.test_life import begin, week
 
-KILLS = 5
+KILLS, MORE = 5, 20
 FULL = 3_000  # bytes, of which the largest file of a training has more
 
 
@@ -87,7 +87,9 @@ def nights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, An
     return life.folder, outcome(whole), int(os.read(read, 99))
 
 
-@pytest.mark.parametrize("seed", range(KILLS))
+@pytest.mark.parametrize(
+    "seed", [*range(KILLS), *(pytest.param(seed, marks=pytest.mark.acceptance) for seed in range(KILLS, MORE))]
+)
 def test_a_killed_night_is_made_up_for(nights: Any, tmp_path: Path, seed: int) -> None:
     """Killed twice, at two writes that are drawn, the second time of what was left."""
     begun, expected, writes = nights

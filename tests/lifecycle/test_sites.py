@@ -57,6 +57,22 @@ def test_a_new_site_has_a_model_the_same_night_and_one_that_leaves_is_archived(t
     assert life.challenge() == []
 
 
+def test_a_site_that_cannot_join_waits_and_the_night_goes_on(tmp_path: Path) -> None:
+    """It is said once; the next training has it."""
+    life = begin(tmp_path, patience=1, per_year=9)
+    for number in (1, 2):
+        deliver(tmp_path, number, week(number), *[week(20, count=40, sites="G")] * (number == 2))
+        life.refresh()
+        for file in life.models(1).rglob("state-0.pt"):
+            file.unlink()
+        events = life.challenge()
+    assert [one.event for one in events] == [roles.BEGUN, roles.WAITING]
+    assert events[1].reason.startswith("G: ")
+    assert "the server's state is not stored" in events[1].reason
+    assert life.challenge() == []
+    assert "G" in life.load(life.roles.challenger).clients
+
+
 def test_a_site_is_forgotten(tmp_path: Path) -> None:
     """No file has a row of it, no model that was trained with it is left, and the proof fails where one is."""
     life = begin(tmp_path, patience=4, per_year=4)

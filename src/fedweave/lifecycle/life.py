@@ -275,14 +275,17 @@ class Lifecycle:
         then = {site: int((self._labelled(n)[client] == site).sum()) for site, n in models.since.items()}
         new = sites.find_newcomers(models, rows[client].value_counts().to_dict(), then)
         if new and champion.version < newest:
-            sites.join(models, rows[rows[client].isin(new)], (client, label, PART), self.federation(champion.version),
-                       self.settings.sites.rounds, folder / sites.FOLDER / f"{newest:06}")  # fmt: skip
+            own, place = rows[rows[client].isin(new)], folder / sites.FOLDER / f"{newest:06}"
+            try:
+                federation, rounds = self.federation(champion.version), self.settings.sites.rounds
+                sites.join(models, own, (client, label, PART), federation, rounds, place)
+            except BadInput as error:  # the others go on; the next night tries again
+                self._note(roles.WAITING, f"{', '.join(new)}: {error}", champion, newest)
             models = self.load(champion)
         for site, number in models.since.items():
             own = self._labelled(number)
             reason = sites.describe(models, site, own.loc[own[client] == site, PART])
-            if reason not in {one.reason for one in self.roles.events}:
-                self._enter(roles.JOINED, reason, champion, number)
+            self._note(roles.JOINED, reason, champion, number)
 
     def _archive(self, champion: Deployed, newest: int) -> None:
         """Export the models of sites that have left, once."""
@@ -290,8 +293,7 @@ class Lifecycle:
         rows, after = self.deliveries.rows(newest), self.settings.sites.gone_after
         for site, last in sites.find_gone(rows, terms.client, newest, after):
             said = f"{site} has had no rows since delivery {last}"
-            known = any(one.event == roles.LEFT and one.reason.startswith(said) for one in self.roles.events)
-            if not known and site in models.clients:
+            if site in models.clients and not any(said in one.reason for one in self.roles.events):
                 reason = f"{said}: its model is in {sites.archive(models, self.folder, site, last)}."
                 self._enter(roles.LEFT, reason, champion, newest)
 
@@ -320,6 +322,11 @@ class Lifecycle:
     def _enter(self, event: str, reason: str, model: Deployed, number: int = 0, **changed: Deployed | None) -> None:
         entry = RoleEvent(_now(), number or model.since, event, reason, model)
         roles.write_roles(self.folder, self.roles.add(entry, **changed))
+
+    def _note(self, event: str, reason: str, model: Deployed, number: int) -> None:
+        """Enter what happened to a site, once."""
+        if reason not in {one.reason for one in self.roles.events}:
+            self._enter(event, reason, model, number)
 
     def rollback(self) -> RoleEvent:
         """Make the champion before the present one the champion again.

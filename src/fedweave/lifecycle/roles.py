@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedweave.lifecycle.deliveries import Ledger
 
 FIRST, BEGUN, PROMOTED, GIVEN_UP, BACK = "first", "challenger", "promoted", "given up", "rolled back"
-JOINED, LEFT, FORGOTTEN = "site joined", "site left", "site forgotten"
+JOINED, WAITING, LEFT, FORGOTTEN = "site joined", "site waits", "site left", "site forgotten"
 MOVES = (FIRST, PROMOTED, BACK, FORGOTTEN)  # events that make a model the champion
 
 
@@ -55,8 +55,8 @@ class RoleEvent:
     Attributes:
         when: in UTC.
         delivery: the newest one at that time.
-        event: first, challenger, promoted, given up, rolled back, site joined, site left or site
-            forgotten.
+        event: first, challenger, promoted, given up, rolled back, site joined, site waits, site left or
+            site forgotten.
         reason: one sentence.
         model: which it is about.
     """
@@ -74,6 +74,7 @@ class RoleEvent:
 
 _WORDS = {FIRST: "is the first champion", BEGUN: "is the challenger", PROMOTED: "is the champion",
           GIVEN_UP: "is given up", BACK: "is the champion again", JOINED: "has a model of a new site",
+          WAITING: "has no model of a new site yet",
           LEFT: "has a model of a site that left", FORGOTTEN: "is the champion"}  # fmt: skip
 
 
