@@ -379,7 +379,7 @@ def test_warnings_are_printed_once(tmp_path: Path) -> None:
     draws = np.random.default_rng(0)
     x, y = draws.normal(size=(90, 3)), (draws.random(90) < 0.2).astype(int)
     federation = fw.Federation.from_arrays(x, y, client=["a", "b", "c"] * 30, name="noise")
-    with pytest.warns(UserWarning, match="no method is above") as caught:
+    with pytest.warns(UserWarning, match="no method is better than") as caught:
         compared = fw.compare(
             federation, ["local", "fedavg"], rounds=2, seeds=1, lr=1e-4, model={"name": "mlp", "hidden": [4]},
             out=tmp_path / "one", **QUIET,

@@ -212,3 +212,11 @@ SHAPES: list[tuple[Callable[[], Dataset], str]] = [
 def test_arrays_of_wrong_shapes_are_refused(make: Callable[[], Dataset], words: str) -> None:
     """Every data set is checked when it is made."""
     assert_refused(make, "dataset a", words)
+
+
+def test_numbers_in_a_partition_by_classes_name_the_way_out() -> None:
+    prices = Dataset(
+        "prices", "images", np.zeros((6, 2, 1, 1), np.float32), None, 0, targets=np.ones((6, 1), np.float32)
+    )
+    with pytest.raises(BadInput, match=r"prices: has no classes, .* give owner=.* use partition\.name=natural"):
+        _ = prices.labels

@@ -211,7 +211,7 @@ def test_another_method_that_is_better_than_local_is_not_hidden(leader: str, oth
     if kind == "personal":
         assert texts[0] == "A personal model for each client, trained with Ditto."
         assert texts[1].startswith("Yes. Ditto against Local: accuracy 2.00 points higher (95 % interval 1.00 to ")
-        assert texts[1].endswith(", p = 0.02). Pfedgraph, best on validation rows, is not shown to be.")
+        assert texts[1].endswith(", corrected p = 0.02). Pfedgraph, best on validation rows, is not shown to be.")
     else:
         end = "no method is shown to be better." if leader else "no verdict on other methods is possible."
         assert texts[0].endswith(end)

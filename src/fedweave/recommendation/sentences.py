@@ -100,7 +100,7 @@ def collaboration_benefit(answer: Answers, metric: str) -> str:
     )
     numbers = (
         f"{_label(answer, method)}{exception} against Local: {describe_change(test.difference, metric)} "
-        f"({_format_interval(test.low, test.high, metric)}{_format_p(test.p_adjusted)})"
+        f"({_format_interval(test.low, test.high, metric)}{_format_p(test.p_adjusted, 'corrected p')})"
     )
     if test.verdict == statistics.BETTER:
         is_leader = method == answer.leader
@@ -213,7 +213,7 @@ def _cheapest_sentence(answer: Answers, metric: str, higher_is_better: bool) -> 
         return
     row = deployable.set_index("method").loc[kinds.cheapest_method(deployable)]
     test_text = (
-        f": {describe_change(row['over_local'], metric)}{_format_p(row['p_local'])}, against Local"
+        f": {describe_change(row['over_local'], metric)}{_format_p(row['p_local'], 'corrected p')}, against Local"
         if np.isfinite(row["over_local"])
         else ""
     )
@@ -224,9 +224,9 @@ def _labels(answer: Answers, board: pd.DataFrame, verdict: str) -> list[str]:
     return [_label(answer, str(name)) for name in board[board["verdict"] == verdict]["method"]]
 
 
-def _format_p(p: float) -> str:
-    """The p of a test, if there is one."""
-    return f", p = {p:.2g}" if np.isfinite(p) else ""
+def _format_p(p: float, name: str = "p") -> str:
+    """The p of a test, if there is one; an interval, which is not corrected, may leave out zero all the same."""
+    return f", {name} = {p:.2g}" if np.isfinite(p) else ""
 
 
 def cost(answer: Answers) -> str:
