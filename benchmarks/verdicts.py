@@ -87,13 +87,15 @@ def design(count: int = CELLS) -> list[Cell]:
     """
     levels = list(product(*FACTORS.values()))
     order = stream(46).permutation(len(levels))
-    seen: dict[tuple[int, int, object, object], int] = {}
+    numbers: dict[tuple[int, int, object, object], int] = {}
+    pairs = np.array([[numbers.setdefault(pair, len(numbers)) for pair in _pairs(level)] for level in levels])
+    seen = np.zeros(len(numbers), dtype=int)
     cells = []
     for _ in range(count):
-        best = min(order, key=lambda i: sum(seen.get(pair, 0) ** 2 + seen.get(pair, 0) for pair in _pairs(levels[i])))
+        costs = (seen**2 + seen)[pairs].sum(1)  # of each combination
+        best = order[costs[order].argmin()]
         cells.append(levels[best])
-        for pair in _pairs(levels[best]):
-            seen[pair] = seen.get(pair, 0) + 1
+        seen[pairs[best]] += 1
     return [Cell(**dict(zip(FACTORS, cell, strict=True))) for cell in sorted(cells, key=str)]
 
 

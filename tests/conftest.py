@@ -74,7 +74,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     for item in items:
         if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.relative_to(item.config.rootpath).as_posix()))
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     group_of = {item: item.get_closest_marker("xdist_group").args[0] for item in items}
     sizes = Counter(group_of.values())
     places = {group: place for place, group in enumerate(FIRST)}

@@ -1,6 +1,7 @@
 """Toy tasks of `fedweave.testing`, and the methods of the package with settings that are quick on them."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -122,6 +123,11 @@ def sweep(name: str) -> list[pytest.MarkDecorator]:
     return [] if name in FAMILIES else [pytest.mark.acceptance]
 
 
-def suits(name: str, task: Task) -> bool:
-    """Whether a method declares that it supports a task."""
-    return METHODS[name].needs <= task.capabilities
+def suits(name: str, kind: str) -> bool:
+    """Whether a method declares that it supports the toy task `kind`."""
+    return METHODS[name].needs <= _capabilities(kind)
+
+
+@cache
+def _capabilities(kind: str) -> frozenset[str]:
+    return TASKS[kind][0]().capabilities

@@ -110,7 +110,8 @@ def _create_work_order(name: str, token: str) -> WorkOrder:
         if repo.config["core"].get("remote"):
             _push(repo, inputs)
         return WorkOrder(
-            name, tuple(map(_entry, inputs)), PARAMS.read_text(encoding="utf-8"), code_digest(), _basis(stage), token,
+            name, tuple(map(_entry, inputs)), PARAMS.read_text(encoding="utf-8"), code_digest(),
+            definition_digest(stage, stage.deps), token,
         )  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def accept(work_order: WorkOrder, outputs: Sequence[Mapping[str, str]]) -> None:
     """
     with WRITER, _repo() as repo:
         stage = _stage(repo, work_order.stage)
-        if _basis(stage) != work_order.basis:
+        if definition_digest(stage, stage.deps) != work_order.basis:
             raise BadInput(
                 f"{work_order.stage}: params.yaml or an input changed while it ran elsewhere; run the flow again"
             )
@@ -250,10 +251,15 @@ def _entry(out: "Output") -> dict[str, str]:
     return {"path": str(out.def_path), "hash": str(out.hash_name), str(out.hash_info.name): str(out.hash_info.value)}
 
 
-def _basis(stage: Any) -> str:
-    for dependency in stage.deps:
+def definition_digest(stage: Any, dependencies: Sequence[Any]) -> str:
+    """A digest of the command of a stage and of `dependencies`, all or some of its own, as they are now.
+
+    Raises:
+        DvcException: a file or a parameter is missing.
+    """
+    for dependency in dependencies:
         dependency.save()
-    content = [str(stage.cmd), *([str(dep.def_path), dep.hash_info.value] for dep in stage.deps)]
+    content = [str(stage.cmd), *([str(dep.def_path), dep.hash_info.value] for dep in dependencies)]
     return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:16]
 
 

@@ -1,7 +1,5 @@
 """Stages of DVC as tasks for a cluster: digests of their inputs, and a snapshot of their parameters."""
 
-import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterable, Sequence
@@ -59,16 +57,8 @@ def inputs(stage: Any) -> list[str]:
 
 
 def definition_digest(stage: Any) -> str:
-    """A digest of the command of a stage and its current parameters in params.yaml.
-
-    Raises:
-        BadInput: a parameter is missing.
-    """
-    params = [dependency for dependency in stage.deps if _is_params(dependency)]
-    for dependency in params:
-        dependency.save()
-    content = [str(stage.cmd), *([str(dep.def_path), dep.hash_info.value] for dep in params)]
-    return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()[:16]
+    """A digest of the command of a stage and its current parameters in params.yaml."""
+    return remote_stages.definition_digest(stage, [dep for dep in stage.deps if _is_params(dep)])
 
 
 def _is_params(dependency: Any) -> bool:

@@ -20,7 +20,7 @@ from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.trees import Params, tree_leaves
 
 KINDS = ("rows", "series", "images")
-FITS = {name: [kind for kind in KINDS if tiny.suits(name, tiny.TASKS[kind][0]())] for name in METHODS}
+FITS = {name: [kind for kind in KINDS if tiny.suits(name, kind)] for name in METHODS}
 # Convolutions in bfloat16 are slow if the processor has no instructions for them: one method of each family.
 IMAGES = ("fedavg", "fedrep", "fedaghn", "pfedgat", "shn")
 CASES = [

@@ -118,7 +118,7 @@ def test_a_rebuild_has_no_reference_to_a_tensor() -> None:
 def test_no_round_compiles_again(name: str, control: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses and solvers of one run have the same form in every round, for any object that has them."""
     monkeypatch.setattr(compilation, "_compile", lambda function, leaves: function)
-    kind = "rows" if tiny.suits(name, tiny.rows_task()) else "nodes"
+    kind = "rows" if tiny.suits(name, "rows") else "nodes"
     task, federation = (make() for make in tiny.TASKS[kind])
     method = replace(tiny.method(name, task, kind), control=GraphControl("shuffled") if control else None)
     compilation._PROGRAMS.clear()

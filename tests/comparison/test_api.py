@@ -109,6 +109,7 @@ def test_clients_have_their_names_in_a_figure() -> None:
     assert "client 1" not in figure.svg
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_saved_comparison_is_loaded_unchanged(compared: fw.Comparison, tmp_path: Path) -> None:
     """The folder is that of a study, and the readers open it."""
     folder = compared.save(tmp_path / "saved")

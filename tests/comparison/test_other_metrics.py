@@ -89,6 +89,7 @@ def test_another_metric_does_not_change_the_selected_round(plain: fw.Comparison)
     assert other.leaderboard()["mean"].is_monotonic_decreasing
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_and_copy_of_another_metric(plain: fw.Comparison, tmp_path: Path) -> None:
     """The page shows the requested metric. A copy would show the metric of the training, so it is refused."""
     other = plain.with_metric("log_loss")

@@ -124,6 +124,7 @@ def test_fedavg_as_a_program_agrees_with_ours_where_clients_differ_in_size(tmp_p
     assert abs(distance) < convex.NEAR
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_contestants_stand_on_the_board_with_marks(compared):
     assert set(compared.methods) == {"fedavg", "base_rate", "LogisticRegression", "mine"}
     assert compared["mine"].run.printed_label == "mine (program)"

@@ -15,10 +15,7 @@ from fedweave.tensors import dropout_keys, trees
 from fedweave.testing.contract import CLOSE, SOME, assert_close
 
 KINDS = ("rows", "nodes", "images", "series")
-METHODS_ON = [
-    (name, next(kind for kind in KINDS if kind in tiny.TASKS and tiny.suits(name, tiny.TASKS[kind][0]())))
-    for name in METHODS
-]
+METHODS_ON = [(name, next(kind for kind in KINDS if kind in tiny.TASKS and tiny.suits(name, kind))) for name in METHODS]
 MARKED = [pytest.param(*pair, marks=tiny.sweep(pair[0])) for pair in METHODS_ON]
 
 

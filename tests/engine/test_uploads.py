@@ -37,7 +37,7 @@ ATTACKER = 1
 
 def objects(name: str, **overrides: object) -> tuple[Method, Clients]:
     """A method and a toy federation that it supports."""
-    kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, tiny.TASKS[k][0]()))
+    kind = next(k for k in ("rows", "images", "nodes") if tiny.suits(name, k))
     task, federation = (make() for make in tiny.TASKS[kind])
     return tiny.method(name, task, kind, **overrides).stages(3)[0].method, federation
 

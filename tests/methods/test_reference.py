@@ -231,9 +231,7 @@ def test_batch_norm_statistics_stay_with_the_client() -> None:
     assert (spread > 1e-3).all()
 
 
-AVERAGING = [
-    name for name, cls in METHODS.items() if cls.averages and not cls.pools and tiny.suits(name, tiny.rows_task("cnn"))
-]
+AVERAGING = [name for name, cls in METHODS.items() if cls.averages and not cls.pools and tiny.suits(name, "images")]
 
 
 @pytest.mark.parametrize("name", AVERAGING)

@@ -70,6 +70,7 @@ def test_a_finished_run_is_reused_unless_training_is_requested(
     assert file.stat().st_mtime_ns > before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_shows_the_runs(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_other_terms_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) 
             single_run.run("fedavg", **{"rounds": 2, "output": OUT, **options})
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_each_run_has_a_folder_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of different terms do not meet, and a run replaces the one before of the same method and data set."""
     monkeypatch.chdir(tmp_path)

@@ -176,6 +176,7 @@ def test_too_few_clients_for_a_test_are_reported(tmp_path: Path) -> None:
     assert "Fewer than 6 clients: no verdict. FedAvg" in str(advice)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_seed_gives_no_verdict_on_methods(tmp_path: Path) -> None:
     """Two clear groups, but with one seed of the last comparison nothing is called better."""
     advice = recommend_case("groups", tmp_path / "out", seeds=1)

@@ -43,6 +43,7 @@ def test_the_text_names_splits_and_test(study_and_tables: tuple[results.Study, r
     assert "gain /" in once
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_page_names_the_test_of_every_task(
     folder: Path, study_and_tables: tuple[results.Study, results.Tables]
 ) -> None:

@@ -138,6 +138,7 @@ def test_tooltips_have_the_whole_test(tables: results.Tables, page: str) -> None
     assert f"; FedAMP against FedAGHN: {size} points lower, {interval}" in page
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_methods_that_do_not_depend_on_the_seed_are_named(tmp_path: Path) -> None:
     folder = write_study(tmp_path / "results" / "s", {"t": {}}, METHODS, rounds=4, extras=False)
     for label in ("local", "fedavg"):

@@ -13,7 +13,7 @@ from fedweave.tensors.trees import tree_leaves
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
-CASES = [(name, next(k for k, (make, _) in tiny.TASKS.items() if tiny.suits(name, make()))) for name in METHODS]
+CASES = [(name, next(kind for kind in tiny.TASKS if tiny.suits(name, kind))) for name in METHODS]
 
 
 def leaves(name: str, kind: str, device: str, executor: Loop | Batched) -> list[torch.Tensor]:

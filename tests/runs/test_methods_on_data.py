@@ -1,4 +1,4 @@
-"""What a run needs of its data is checked wherever a run is made, also where nothing in Python has checked it before."""
+"""What a run needs of its data is checked wherever a run is made, also where no Python call has checked it before."""
 
 import numpy as np
 import pytest
