@@ -8,7 +8,6 @@ import typer
 import fedweave as fw
 from fedweave.errors import BadInput, relocate
 from fedweave.lifecycle import LEDGER, ROLES
-from fedweave.lifecycle.page import build
 
 from .. import delivery_versions
 from . import data_options as opt
@@ -159,4 +158,6 @@ def show(
     opened = fw.Lifecycle(life)
     print("\n".join(opened.describe()))
     if page:
+        from fedweave.lifecycle.page import build  # takes seconds
+
         print(build(opened))
