@@ -72,7 +72,7 @@ def test_a_control_with_a_name_of_its_own_is_the_control(tmp_path: Path) -> None
     assert "vs_local" not in fw.load(tmp_path / "named").leaderboard()
 
 
-WORDS = {"behind": "is better", "equivalent": "equivalent (within 1; p = ", "open": ": open; "}
+WORDS = {"behind": "is better", "equivalent": "equivalent (within 1.00 points; p = ", "open": ": open; "}
 
 
 def test_a_test_of_two_methods_has_the_verdict_of_the_leaderboard(tmp_path: Path) -> None:

@@ -275,16 +275,19 @@ def test_measures_find_a_planted_graph() -> None:
 
 
 def test_a_layer_without_a_value_is_not_in_the_mean() -> None:
-    """A layer that every client keeps has no weight on others. Its order of sources is that of chance."""
+    """A layer that every client keeps has no weight on others. Its order of sources is that of chance, and it has
+    collapsed to self.
+    """
     g, group = np.random.default_rng(0), np.repeat([0, 1, 2], 4)
     mixed, divergence = g.random((2, 12, 12)), jensen_shannon(np.eye(3)[group] * 0.7 + 0.1)
     among, alone, both = (
         quality.quality(layers, group, divergence)
         for layers in (mixed, np.eye(12)[None], np.concatenate([mixed, np.eye(12)[None]]))
     )
-    chance = {"group_auc": 0.5, "group_precision": 3 / 11}
-    assert alone == pytest.approx(chance)
-    assert both == pytest.approx(among | {name: (2 * among[name] + value) / 3 for name, value in chance.items()})
+    kept = {"group_auc": 0.5, "group_precision": 3 / 11}
+    kept |= {"effective_sources": 1.0, "distance_to_uniform": 11 / 12, "distance_to_self": 0.0}
+    assert alone == pytest.approx(kept)
+    assert both == pytest.approx(among | {name: (2 * among[name] + value) / 3 for name, value in kept.items()})
 
 
 def test_a_layer_that_all_clients_share_does_not_count() -> None:

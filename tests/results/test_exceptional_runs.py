@@ -241,8 +241,9 @@ def test_learned_graphs_are_compared_in_the_unit_of_the_metric(tmp_path: Path) -
         edit(folder, run, spec={"method": {"name": "a", "graph": graph}, "train": {"rounds": 2}, "task": {}})
     _, tables, lines = compute(folder)
     (test,) = tables.significance.query("family == 'graph'").to_dict("records")
-    numbers = [f"{test[name]:.6f}".replace("-", "\N{MINUS SIGN}") for name in ("difference", "low", "high")]
-    assert "({}, {} to {}).".format(*numbers) in lines["Learned graphs"]
+    assert max(test["difference"], test["low"], test["high"]) < 0
+    numbers = [f"{abs(test[name]):.6f}" for name in ("difference", "high", "low")]
+    assert "({} lower, 95 % interval {} to {} lower).".format(*numbers) in lines["Learned graphs"]
     edit(folder, "t-a-u", lambda table: table.assign(value=np.nan))
     *_, lines = compute(folder)
     assert lines["Learned graphs"] == "t: no verdict against A u."

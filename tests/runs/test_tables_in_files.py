@@ -15,6 +15,7 @@ from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Loop
 from fedweave.engine.records import Report
 from fedweave.files.atomic import load_tensors
+from fedweave.graphs.quality import MEANING, SOURCES
 from fedweave.methods import METHODS
 from fedweave.models import parameter_count
 from fedweave.runs import checkpoints, repetition
@@ -164,5 +165,5 @@ def test_very_many_clients_are_mixed_in_parts(name: str, stored: bool, monkeypat
         assert_close(
             (server, last.state.clients, last.scores), (expected_server, expected.state.clients, expected.scores), CLOSE
         )
-    assert "self weight" in expected.diagnostics
-    assert "self weight" not in last.diagnostics
+    assert MEANING[SOURCES] in expected.diagnostics
+    assert MEANING[SOURCES] not in last.diagnostics
