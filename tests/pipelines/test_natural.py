@@ -90,3 +90,24 @@ def test_learned_graphs_and_what_an_analyst_would_fit(board: pd.DataFrame) -> No
     for row in controls.to_dict("records"):
         sign = 1 if METRICS[row["metric"]].higher_is_better else -1
         assert sign * leaders["mean"][row["dataset"]] > sign * row["mean"]
+
+
+def test_what_newcomers_get() -> None:
+    rows, text = pd.read_csv(newcomers.TABLE, keep_default_na=False), words(LATE)
+    rows["mean"] = rows["mean"].astype(float)
+    reported = rows[rows["reported"].astype(str) == "True"]
+    assert "No method is shown to be better than Local for newcomers" in text
+    assert not (reported["vs_local"] == "better").any()
+    assert {*reported.loc[reported["vs_local"] == "worse", "method"]} == {"SHN"}
+    best = reported.loc[reported.groupby("task")["mean"].idxmin()]
+    assert {*best["method"]} == {"pFedMe"}
+    better = reported[reported["vs_fedavg_ft"] == "better"]
+    assert [*zip(better["task"], better["method"], strict=True)] == [("schools-together", "pFedMe")]
+    first = rows[rows["point"] == "joined"].set_index(["task", "method"])["mean"]
+    last = reported.set_index(["task", "method"])["mean"]
+    for task in ("schools", "movies"):
+        initial = first[task, "pFedLA"]
+        assert first[task, "FedAGHN"] == first[task, "pFedGAT"] == initial == last[task, "pFedLA"]
+        assert last[task, "FedAGHN"] < initial
+        for method in ("FedAGHN", "pFedGAT", "pFedLA"):
+            assert first[f"{task}-together", method] == pytest.approx(first[task, "FedAvg"], rel=0.05)
