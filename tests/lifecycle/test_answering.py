@@ -106,6 +106,10 @@ def test_a_champion_that_cannot_be_loaded_does_not_answer(life: fw.Lifecycle, tm
         assert (unknown.status_code, unknown.json()["detail"]) == (422, "client 'Z': has no model of version 2 yet")
         assert "no column 'a'" in ask(client, week(3).drop(columns="a")).json()["detail"]
         assert client.post("/predict", json={"rows": []}).status_code == 422
+        rows = [{"site": "A", "a": 1, "b": 1}, {"site": "A", "b": 1}]
+        for wrong, said in ((rows, "row 1: 'a'"), ([{**rows[0], "site": ["A"]}], "row 0: 'site'")):
+            answer = client.post("/predict", json={"rows": wrong})
+            assert (answer.status_code, answer.json()["detail"][:10]) == (422, said[:10])
 
 
 def test_what_was_really_answered_is_scored_when_labels_come(tmp_path: Path) -> None:
