@@ -108,7 +108,7 @@ def serve(served: ServedChampion, host: str, port: int) -> None:
     config = uvicorn.Config(make_app(served), host=host, port=port, log_level="warning")
     try:
         socket = config.bind_socket()  # uvicorn prints the reason, and exits with 1
-    except SystemExit as end:
+    except (SystemExit, OverflowError) as end:
         raise BadInput("--port", f"{port} of {host} cannot be used; choose another") from end
     deployed, _ = served.champion()
     print(f"{served.life.folder}: {deployed.method} of version {deployed.version} answers on "
