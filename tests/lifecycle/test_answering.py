@@ -114,7 +114,7 @@ def test_a_champion_that_cannot_be_loaded_does_not_answer(life: fw.Lifecycle, tm
 
 
 def test_a_port_that_does_not_exist_is_one_line(life: fw.Lifecycle) -> None:
-    with pytest.raises(BadInput, match="--port: 65536 of .* cannot be used; choose another"):
+    with pytest.raises(BadInput, match=r"--port: 65536 of .* cannot be used; choose another"):
         serve(ServedChampion(life), "127.0.0.1", 65536)
 
 
