@@ -62,7 +62,7 @@ def make_app(served: ServedChampion) -> FastAPI:
     def predict(request: PredictionRequest) -> PredictionResponse:
         """Predictions of the champion; 422 with one line for rows that it does not know."""
         try:
-            answers = served.answer(pd.DataFrame(request.rows))
+            answers = served.answer(_as_table(request.rows))
         except BadInput as error:
             raise HTTPException(422, str(error)) from error
         return PredictionResponse(
@@ -71,6 +71,22 @@ def make_app(served: ServedChampion) -> FastAPI:
         )  # fmt: skip
 
     return app
+
+
+def _as_table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """A table of rows. pandas would fill in a column that only some rows have, and the model would not miss it.
+
+    Raises:
+        BadInput: rows with different columns, or a value that is a list or an object.
+    """
+    for number, row in enumerate(rows):
+        if differing := {*row} ^ {*rows[0]}:
+            problem = f"{min(differing)!r} is in this row or in row 0 alone; give every row all columns, or null"
+            raise BadInput(f"row {number}", problem)
+        for name, value in row.items():
+            if isinstance(value, list | dict):
+                raise BadInput(f"row {number}", f"{name!r} is {value!r}; give a text or a number")
+    return pd.DataFrame(rows)
 
 
 async def _write_log(served: ServedChampion) -> None:
@@ -92,7 +108,7 @@ def serve(served: ServedChampion, host: str, port: int) -> None:
     config = uvicorn.Config(make_app(served), host=host, port=port, log_level="warning")
     try:
         socket = config.bind_socket()  # uvicorn prints the reason, and exits with 1
-    except SystemExit as end:
+    except (SystemExit, OverflowError) as end:
         raise BadInput("--port", f"{port} of {host} cannot be used; choose another") from end
     deployed, _ = served.champion()
     print(f"{served.life.folder}: {deployed.method} of version {deployed.version} answers on "

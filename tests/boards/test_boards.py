@@ -145,7 +145,7 @@ def test_what_is_the_boards_is_not_the_contestants(board: Path, tmp_path: Path) 
     for given, message in (
         (tmp_path / "none.py", "is not there; name a script"),
         (board / "rows.csv", "is no script"),
-        (write(tmp_path / "two" / "a.sh").parent, "has 2 scripts and no contestant.yaml"),
+        (write(tmp_path / "two" / "a.sh").parent, "^two: has 2 scripts and no contestant.yaml"),
         (write(tmp_path / "a b.sh"), "'a b' is not a name"),
     ):
         if given.name == "two":

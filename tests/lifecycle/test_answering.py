@@ -17,7 +17,8 @@ from fedweave.errors import BadInput
 from fedweave.lifecycle import ROLES, roles
 from fedweave.lifecycle.answer_log import FOLDER, AnswerLog
 from fedweave.lifecycle.answering import ServedChampion
-from fedweave.pipelines.champion_server import make_app
+from fedweave.lifecycle.deliveries import Deliveries, Ledger, Terms
+from fedweave.pipelines.champion_server import make_app, serve
 from tests.lifecycle.test_life import begin, week
 
 
@@ -106,6 +107,15 @@ def test_a_champion_that_cannot_be_loaded_does_not_answer(life: fw.Lifecycle, tm
         assert (unknown.status_code, unknown.json()["detail"]) == (422, "client 'Z': has no model of version 2 yet")
         assert "no column 'a'" in ask(client, week(3).drop(columns="a")).json()["detail"]
         assert client.post("/predict", json={"rows": []}).status_code == 422
+        rows = [{"site": "A", "a": 1, "b": 1}, {"site": "A", "b": 1}]
+        for wrong, said in ((rows, "row 1: 'a'"), ([{**rows[0], "site": ["A"]}], "row 0: 'site'")):
+            answer = client.post("/predict", json={"rows": wrong})
+            assert (answer.status_code, answer.json()["detail"][:10]) == (422, said[:10])
+
+
+def test_a_port_that_does_not_exist_is_one_line(life: fw.Lifecycle) -> None:
+    with pytest.raises(BadInput, match=r"--port: 65536 of .* cannot be used; choose another"):
+        serve(ServedChampion(life), "127.0.0.1", 65536)
 
 
 def test_what_was_really_answered_is_scored_when_labels_come(tmp_path: Path) -> None:
@@ -192,3 +202,16 @@ def test_days_become_one_file_and_old_ones_go(tmp_path: Path, monkeypatch: pytes
     monkeypatch.undo()
     log.write()
     assert log.problem == ""
+
+
+def test_answers_to_a_site_that_is_forgotten_meanwhile_are_not_written(tmp_path: Path) -> None:
+    """They waited in the memory of a server while another process forgot the site."""
+    log, said = AnswerLog(tmp_path, ["id"]), pd.DataFrame({"yes": [0.5]})
+    for site in ("A", "G"):
+        assert log.add(pd.DataFrame({"id": [7]}), site, 1, said) == 1
+    (tmp_path / "deliveries").mkdir()
+    Deliveries(tmp_path, Terms("site", "late", ("id",))).write(Ledger(forgotten={"G": 2}))
+    log.write()
+    assert not log.problem
+    [file] = (tmp_path / FOLDER).iterdir()
+    assert [*pd.read_parquet(file)["client"]] == ["A"]

@@ -32,7 +32,7 @@ def begin(folder: Path, **more: Any) -> fw.Lifecycle:
     """A life that trains in a moment."""
     settings = {"methods": "fedavg", "rounds": 3, "train": {"lr": 0.5}, "model": {"name": "linear"}, **more}
     return fw.Lifecycle.begin(
-        folder / "life", source=str(folder / "week-*.csv"), client="site", label="late", key="id", **settings
+        folder / "life", source=str(folder / "week-*.csv"), client="site", label="late", **{"key": "id", **settings}
     )
 
 
@@ -159,9 +159,12 @@ def test_a_metric_that_is_no_mean_of_rows_has_differences_of_clients() -> None:
 
 def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
     """The same call opens the life; another setting, or an edited file with a wrong one, is one line."""
+    week(1).to_csv(tmp_path / "week-1.csv", index=False)
+    with pytest.raises(BadInput, match="key: 'idx' is unknown"):
+        begin(tmp_path, key="idx").refresh()
+    begin(tmp_path).refresh()  # a first call with a wrong name leaves nothing behind
     begin(tmp_path)
-    begin(tmp_path)
-    with pytest.raises(BadInput, match=r"life.json: has another training; leave the options out"):
+    with pytest.raises(BadInput, match=r"life.json: training.rounds is \d, not 4; leave the options out"):
         begin(tmp_path, rounds=4)
     with pytest.raises(BadInput, match="metric: 'f7' is unknown"):
         begin(tmp_path / "other", metric="f7")

@@ -61,6 +61,15 @@ def test_the_page_says_what_happened(life: fw.Lifecycle) -> None:
     assert all(drawing.startswith("<svg") for drawing in (*context["mean"], *context["panels"]))
 
 
+def test_a_new_champion_is_as_good_as_it_was_as_a_challenger(life: fw.Lifecycle) -> None:
+    """Until a delivery comes, the scores of the champion before it say nothing about it."""
+    entries = life.record
+    entries = entries[entries["delivery"] <= 4].copy()
+    entries.loc[entries["role"] == "challenger", "score"] += 5.0
+    entries.to_csv(life.folder / record.FILE, index=False)
+    assert "accuracy 85.00 % over 3 clients in delivery 4" in dict(page.context(life)["answers"])["How good is it?"]
+
+
 def test_a_life_without_scores_has_a_page(tmp_path: Path) -> None:
     """It says that nothing has been tested."""
     text = page.build(begin(tmp_path)).read_text(encoding="utf-8")

@@ -104,5 +104,5 @@ def test_a_life_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert re.findall("md5: .*", Path("life", "deliveries.dvc").read_text(encoding="utf-8")) != first
     with pytest.raises(BadInput, match="there has been no other champion"):
         call("rollback", "life")
-    with pytest.raises(BadInput, match=r"life.json: has another training"):
+    with pytest.raises(BadInput, match=r"life.json: training.model is"):
         call("refresh", *BEGIN[:-6], "--rounds", "2")

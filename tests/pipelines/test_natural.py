@@ -69,6 +69,14 @@ def test_for_whom(board: pd.DataFrame) -> None:
     assert f"where {rows['loss']['aggression']} have more" in text
 
 
+def test_the_opening_counts_methods_and_runs(board: pd.DataFrame) -> None:
+    """The README and the page count the same boards."""
+    runs = board.groupby("dataset")["method"].nunique()
+    assert runs.max() == 15
+    assert "fifteen methods, five seeds" in words(Path("README.md"))
+    assert f"{runs.sum()} runs" in words(NATURAL)
+
+
 def test_learned_graphs_and_what_an_analyst_would_fit(board: pd.DataFrame) -> None:
     text, against = words(NATURAL), board[board["method"] != "FedAvg-FT"]
     assert not (against["vs_fedavg_ft"] == "better").any()

@@ -377,6 +377,17 @@ def test_a_candidate_that_diverged_is_shown_without_numbers() -> None:
     assert "nan" not in " ".join(map(str, page._format_candidate(row, "accuracy").values()))
 
 
+def test_an_interval_with_zero_leaves_open_whether_more_would_help() -> None:
+    """That no help is shown is no sign that there is none."""
+    for slope, higher, said in (
+        ((-8.0, -18.0, 2.0), False, "It is open whether more rounds would help: in the last third"),
+        ((-8.0, -18.0, -1.0), False, "More rounds may help: "),
+        ((-8.0, -18.0, -1.0), True, "More rounds would not help: "),
+        ((8.0, 1.0, 18.0), False, "More rounds would not help: "),
+    ):
+        assert sentences.more_rounds(slope, "mse", higher).startswith(said)
+
+
 def test_one_client_with_one_seed_has_no_interval() -> None:
     """A dash in place of each end would say nothing."""
     gain = {"share": [0.5], "gain": [1.5], "gain_low": [math.nan], "gain_high": [math.nan]}

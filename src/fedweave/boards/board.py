@@ -210,7 +210,7 @@ def read_own_terms(folder: Path) -> OwnTerms:
     scripts = [file for file in sorted(folder.iterdir()) if file.suffix in STARTERS]
     if len(scripts) != 1:
         problem = f"has {len(scripts)} scripts and no {OWN}; write one with its command: python mine.py"
-        raise BadInput(f"{folder}", problem)
+        raise BadInput(folder.name, problem)
     return OwnTerms(command=f"{STARTERS[scripts[0].suffix]} {scripts[0].name}")
 
 

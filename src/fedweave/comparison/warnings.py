@@ -98,7 +98,7 @@ def _compare_with_controls(comparison: Origin) -> list[str]:
     if line := describe_under_training(comparison):
         lines.append(line)
     elif len(local) and len(others) and local.max() >= others.max():
-        lines.append("no method is better than local training: collaboration does not pay here")
+        lines.append("no method is better than local training: collaboration is not shown to pay here")
     return lines
 
 

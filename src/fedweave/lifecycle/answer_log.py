@@ -5,7 +5,7 @@ twice; each counts once.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,8 +15,9 @@ import numpy as np
 
 from fedweave.errors import BadInput, Busy
 from fedweave.exported_model import name_of
-from fedweave.files.atomic import atomic_path, check_writable, user_errors
-from fedweave.lifecycle.deliveries import lock
+from fedweave.files.atomic import atomic_path, check_writable, read, user_errors
+from fedweave.lifecycle import LEDGER
+from fedweave.lifecycle.deliveries import Ledger, lock
 from fedweave.lifecycle.record import RowAnswers, describe_answers
 from fedweave.lifecycle.row_digests import ID, identify_keys
 from fedweave.metrics import probabilities
@@ -66,6 +67,8 @@ class AnswerLog:
         if not {*self.key} <= {*rows.columns}:
             return 0
         named = rows[[*self.key]].notna().all(axis=1).to_numpy()
+        if not named.any():
+            return 0
         columns = [name if name == NUMBER else CLASS + name_of(name) for name in answers.columns]
         said = answers.set_axis(columns, axis="columns")[named].reset_index(drop=True)
         said[ID] = identify_keys(rows[named], self.key)
@@ -86,11 +89,12 @@ class AnswerLog:
                 waiting, self._waiting = self._waiting, []
             try:
                 with user_errors():
-                    if waiting:
+                    forgotten = {*_read_forgotten(self.folder)}  # perhaps while their answers waited
+                    if kept := [one for one in waiting if one["client"].iloc[0] not in forgotten]:
                         now = datetime.now(UTC)
                         file = self.folder / FOLDER / f"{now:%Y-%m-%d}-{now:%H%M%S%f}.parquet"
                         with atomic_path(file) as path:
-                            pd.concat(waiting, ignore_index=True).to_parquet(path, index=False)
+                            pd.concat(kept, ignore_index=True).to_parquet(path, index=False)
                     self._rotate(f"{datetime.now(UTC):%Y-%m-%d}")
                 self.problem = ""
             except BadInput as error:
@@ -109,6 +113,14 @@ class AnswerLog:
                 for part in parts:
                     if part != whole or day < oldest:
                         part.unlink(missing_ok=True)
+
+
+def _read_forgotten(folder: Path) -> Iterable[str]:
+    """The sites of a life that are forgotten."""
+    file = folder / "deliveries" / LEDGER
+    if not file.is_file():
+        return ()
+    return read(file, lambda ledger: Ledger.parse(ledger.read_text(encoding="utf-8")), "restore it").forgotten
 
 
 def _read(files: Sequence[Path]) -> "pd.DataFrame":

@@ -59,7 +59,7 @@ class Lifecycle:
 
     @classmethod
     def begin(cls, folder: Path | str, **settings: Any) -> "Lifecycle":
-        """Begin a life, or open one that was begun with the same settings.
+        """Begin a life, or open one that was begun with the same settings. Before its first rows they may change.
 
         Args:
             folder: new or empty.

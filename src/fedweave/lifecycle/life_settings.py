@@ -8,7 +8,7 @@ from typing import Any
 
 from fedweave.errors import BadInput
 from fedweave.files.atomic import read, write_atomic
-from fedweave.lifecycle.deliveries import Terms
+from fedweave.lifecycle.deliveries import Deliveries, Terms
 from fedweave.lifecycle.drift import DriftSettings
 from fedweave.lifecycle.sites import SiteSettings
 from fedweave.lifecycle.sources import Source
@@ -82,12 +82,16 @@ def read_settings(folder: Path) -> LifeSettings:
 def begin(folder: Path, settings: LifeSettings) -> None:
     """Write the settings of a new life; the same ones again change nothing.
 
+    A life that has taken no rows yet gets other settings, as when a first call had a wrong name.
+
     Raises:
         BadInput: the folder has a life with other settings.
     """
-    if not (folder / FILE).is_file():
+    if not (folder / FILE).is_file() or not Deliveries(folder, settings.terms).ledger.arrivals:
         write_atomic(folder / FILE, json.dumps(asdict(settings), indent=1, ensure_ascii=False) + "\n")
     elif (other := read_settings(folder)) != settings:
-        blocks = ((name, getattr(other, name), getattr(settings, name)) for name in asdict(settings))
-        changed = next(name for name, one, two in blocks if one != two)
-        raise BadInput(folder / FILE, f"has another {changed}; leave the options out, or edit the file")
+        for block, old in vars(other).items():
+            for name, value in vars(old).items():
+                if value != (new := getattr(getattr(settings, block), name)):
+                    problem = f"{block}.{name} is {value!r}, not {new!r}; leave the options out, or edit the file"
+                    raise BadInput(folder / FILE, problem)

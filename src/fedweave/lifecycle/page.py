@@ -75,7 +75,7 @@ def _answers(life: Lifecycle, metric: str) -> Iterator[tuple[str, str]]:
         event = next(one for one in reversed(now.events) if one.event in MOVES)
         model = f"{now.champion.method} of version {now.champion.version}"
         yield "Champion", f"{model}, since delivery {event.delivery}. {event.reason}"
-    own = record[record["role"] == CHAMPION]
+    own = record[record["version"] == now.champion.version] if now.champion else record[:0]  # also as a challenger
     if len(own):
         last = own[own["delivery"] == own["delivery"].max()]
         mean, low, high = interval_of_mean(last["score"].to_numpy(dtype=float), metric)

@@ -276,8 +276,7 @@ def more_rounds(slope: Sequence[float], metric: str, higher_is_better: bool) -> 
         return "Too few evaluations say whether more rounds would help."
     interval = _format_interval(low, high, metric)
     change = f"in the last third, ten rounds make {describe_change(mean, metric)} ({interval})"
-    helps = low > 0 if higher_is_better else high < 0
-    return f"{'More rounds may help' if helps else 'No sign that more rounds would help'}: {change}."
+    return f"{_say_whether('more rounds', 'may', low, high, higher_is_better)}: {change}."
 
 
 def more_data(rows: pd.DataFrame, metric: str, higher_is_better: bool) -> str:
@@ -286,10 +285,17 @@ def more_data(rows: pd.DataFrame, metric: str, higher_is_better: bool) -> str:
     if half.empty or not np.isfinite(half["gain"].iloc[0]):
         return ""
     gain, low, high = (float(half[name].iloc[0]) for name in ("gain", "gain_low", "gain_high"))
-    helps = low > 0 if higher_is_better else high < 0
     interval = _format_interval(low, high, metric)
     text = f"all training rows against half of them: {describe_change(gain, metric)} ({interval})"
-    return f"{'More data would probably help' if helps else 'No sign that more data would help'}: {text}."
+    return f"{_say_whether('more data', 'would probably', low, high, higher_is_better)}: {text}."
+
+
+def _say_whether(what: str, verb: str, low: float, high: float, higher_is_better: bool) -> str:
+    """Whether more of something helps, by the interval of the change."""
+    least, most = (low, high) if higher_is_better else (-high, -low)
+    if least > 0:
+        return f"{what.capitalize()} {verb} help"
+    return f"{what.capitalize()} would not help" if most <= 0 else f"It is open whether {what} would help"
 
 
 def _label(answer: Answers, method: str) -> str:
