@@ -27,8 +27,7 @@ def report(
     if metric:
         stage.build_with_metric(study, metric)
     else:
-        stage.main(study)
-        leaderboard.main(study)
+        leaderboard.show_stored(*stage.build(study))
 
 
 @app.command()

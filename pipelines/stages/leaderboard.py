@@ -86,12 +86,17 @@ def main(study: str = "") -> None:
     folder = paths.RESULTS / name
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder / 'leaderboard.csv'}: does not exist yet; make it with: dvc repro")
-    console, loaded = terminal.console(), results.load_study(folder)
-    tables = results.load_tables(loaded, paths.PARTITIONS)
-    if changed := stale_runs(loaded):
+    loaded = results.load_study(folder)
+    show_stored(name, loaded, results.load_tables(loaded, paths.PARTITIONS))
+
+
+def show_stored(name: str, study: results.Study, tables: results.Tables) -> None:
+    """Print what `main` prints of the study `name`, which is loaded."""
+    console = terminal.console()
+    if changed := stale_runs(study):
         console.print(_outdated_message(changed), soft_wrap=True)
-    _print(console, loaded, tables)
-    console.print(f"study {name}: {folder / 'report.html'} shows everything", soft_wrap=True)
+    _print(console, study, tables)
+    console.print(f"study {name}: {study.folder / 'report.html'} shows everything", soft_wrap=True)
     ui = addresses.start_command("ui")
     console.print(f"runs and curves: {ui}; plots: dvc plots show; changes: dvc metrics diff", style="dim")
 

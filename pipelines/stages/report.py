@@ -18,7 +18,12 @@ TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # t
 
 
 def main(study: str = "") -> None:
-    """Build the page of `study` (default: that of params.yaml) and the leaderboard.
+    """Build the page of `study` (default: that of params.yaml) and the leaderboard; see `build`."""
+    build(study)
+
+
+def build(study: str = "") -> tuple[str, results.Study, results.Tables]:
+    """Build the page and the leaderboard of `study`, and return its name, its runs and its tables.
 
     At the same time a forked process brings MLflow up to date.
     """
@@ -28,9 +33,12 @@ def main(study: str = "") -> None:
     name = study or spec.load().name
     folder = paths.RESULTS / name
     with synchronise.run_in_fork(folder, name):
-        report.build(folder, partition_folder(folder), leaderboard.stale_runs(results.load_study(folder)))
-        report.draw_curves(folder, partition_folder(folder))
-        write_board(folder, study)
+        loaded, partitions = results.load_study(folder), partition_folder(folder)
+        tables = results.load_tables(loaded, partitions)
+        report.write_page(loaded, tables, partitions, leaderboard.stale_runs(loaded))
+        report.draw_curves(loaded, tables)
+        write_board(name, loaded, tables)
+    return name, loaded, tables
 
 
 def build_with_metric(study: str, metric: str) -> None:
@@ -49,8 +57,8 @@ def partition_folder(folder: Path) -> Path:
     return inside if inside.is_dir() else paths.PARTITIONS
 
 
-def write_board(folder: Path, study: str = "") -> None:
-    """Write `folder`/leaderboard.txt: what the terminal shows of the study, without styles.
+def write_board(name: str, study: results.Study, tables: results.Tables) -> None:
+    """Write leaderboard.txt in the folder of `study`: what the terminal shows of it, without styles.
 
     The text with styles is another file, because an editor, git and a mail show styles as codes.
     """
@@ -58,8 +66,8 @@ def write_board(folder: Path, study: str = "") -> None:
 
     text = io.StringIO()
     with _terminal_environment(), redirect_stdout(text):
-        leaderboard.main(study)
-    file, styled_text = folder / "leaderboard.txt", text.getvalue()
+        leaderboard.show_stored(name, study, tables)
+    file, styled_text = study.folder / "leaderboard.txt", text.getvalue()
     write_atomic(text_styles.styled_path(file), styled_text)
     write_atomic(file, text_styles.remove_styles(styled_text))
 

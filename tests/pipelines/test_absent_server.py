@@ -56,7 +56,7 @@ def test_a_reproduction_shows_its_leaderboard_and_reports_the_failure_once(
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     stamp.write("before", "toy", absent_server, {"blobs": "#/one"})
     monkeypatch.setattr(leaderboard, "stale_runs", lambda study: [])
-    monkeypatch.setattr(report, "write_board", lambda folder, study: (folder / "leaderboard.txt").write_text("best\n"))
+    monkeypatch.setattr(report, "write_board", lambda *_: (folder / "leaderboard.txt").write_text("best\n"))
     report.main("toy")
     assert capfd.readouterr().err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
     with monkeypatch.context() as once:

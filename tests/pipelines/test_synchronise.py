@@ -179,7 +179,7 @@ def test_the_page_is_written_and_one_line_reports_that_mlflow_is_not(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(parallel, "cores", lambda: 2)
     monkeypatch.setattr(leaderboard, "stale_runs", lambda study: [])
-    monkeypatch.setattr(report, "write_board", lambda folder, study: None)
+    monkeypatch.setattr(report, "write_board", lambda name, study, tables: None)
     if damage == "process":
         monkeypatch.setattr(synchronise, "run_here", lambda folder, study: os.kill(os.getpid(), signal.SIGKILL))
     report.main("toy")

@@ -252,7 +252,8 @@ def test_curves_name_the_methods_in_colour(narrow: bool) -> None:
 def test_curves_are_drawn_for_every_task(folder: Path, tmp_path: Path) -> None:
     """Each figure is a file that needs no network."""
     shutil.copytree(folder, tmp_path / "results" / "toy")
-    drawn = report.draw_curves(tmp_path / "results" / "toy")
+    study = results.load_study(tmp_path / "results" / "toy")
+    drawn = report.draw_curves(study, results.load_tables(study))
     assert {file.name for file in drawn.iterdir()} == {"blobs.svg", "sensors.svg"}
     text = (drawn / "blobs.svg").read_text()
     assert "FedAGHN" in text

@@ -81,7 +81,8 @@ def test_a_diverged_seed_leaves_no_means_and_no_graph(folder: Path) -> None:
     loaded = results.load_study(folder)
     chosen = results.clients(loaded)
     run = next(run for run in loaded.runs if run.name == "blobs-fedamp")
-    assert [graph.seed for graph, _ in results.reported_graphs(run, chosen[chosen["run"] == run.name])] == [0, 2]
+    rows, stored = chosen[chosen["run"] == run.name], results.graphs_by_seed(run)
+    assert [graph.seed for graph, _ in results.reported_graphs(run, rows, stored)] == [0, 2]
 
 
 def test_methods_with_different_numbers_of_seeds_have_no_verdict() -> None:

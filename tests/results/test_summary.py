@@ -270,7 +270,8 @@ def test_the_file_is_plain_text_and_a_terminal_gets_the_styles(folder: Path, mon
     """Styles of another version of the file are not used."""
     monkeypatch.chdir(folder.parents[1])
     file = Path("results", "arms", "leaderboard.txt")
-    report_stage.write_board(file.parent, "arms")
+    study = results.load_study(file.parent)
+    report_stage.write_board("arms", study, results.load_tables(study))
     text = file.read_text(encoding="utf-8")
     assert "\x1b" not in text
     assert not any(line.endswith(" ") for line in text.splitlines())

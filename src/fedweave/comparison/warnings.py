@@ -125,8 +125,8 @@ def _compare_with_rules(comparison: Origin, board: pd.DataFrame, higher: bool) -
         elif below:
             lines.append(f"not better than the control {rule['control']!r} ({value}): {join_names(below)}")
     task, runs = comparison.study.runs[0].task, [*comparison.study.runs]
-    notes = (sampling_note(task, runs), missing_score_note(task, runs), nonfinite_outputs_note(task, runs))
-    return [*lines, *filter(None, notes)]
+    nonfinite = nonfinite_outputs_note(task, runs, comparison.selected_scores)
+    return [*lines, *filter(None, (sampling_note(task, runs), missing_score_note(task, runs), nonfinite))]
 
 
 def _describe_test_power(comparison: Origin) -> list[str]:

@@ -196,7 +196,5 @@ def _are_identical(models: Any) -> bool:
 
 def seed_graphs(run: Run, client_scores: pd.DataFrame) -> list[np.ndarray]:
     """The collaboration graph [N, N] of each seed behind the reported models, averaged over layers; none without."""
-    return [
-        graphs.weights[position].mean(0)
-        for graphs, position in results.reported_graphs(run, client_scores[client_scores["run"] == run.name])
-    ]
+    rows, stored = client_scores[client_scores["run"] == run.name], results.graphs_by_seed(run)
+    return [graphs.weights[position].mean(0) for graphs, position in results.reported_graphs(run, rows, stored)]

@@ -4,8 +4,12 @@ import re
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedweave.files.atomic import write_atomic
+
+if TYPE_CHECKING:
+    from fedweave.results import Study, Tables
 
 
 def build(
@@ -22,13 +26,29 @@ def build(
     Raises:
         BadInput: no finished run, or a file that cannot be read.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    from fedweave import plots, results
-    from fedweave.report import page
+    from fedweave import results
 
     study = results.load_study(folder)
     default_root = study.folder.resolve().parent.parent / "data" / "partitions"
+    root = Path(partitions or default_root)
+    study = results.rescore(study, metric) if metric else study
+    tables = results.compute_tables(study, root) if metric else results.load_tables(study, root)
+    return write_page(study, tables, root, stale, f"report-{metric}.html" if metric else "report.html")
+
+
+def write_page(
+    study: "Study", tables: "Tables", partitions: Path, stale: Collection[str] = (), name: str = "report.html"
+) -> Path:
+    """Write the page of a loaded study under a name in its folder and return its path; see `build`.
+
+    Raises:
+        BadInput: a file that cannot be read.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from fedweave import plots
+    from fedweave.report import page
+
     environment = Environment(
         loader=PackageLoader("fedweave.report"),
         autoescape=True,
@@ -36,31 +56,19 @@ def build(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    partition_root = Path(partitions or default_root)
-    study = results.rescore(study, metric) if metric else study
-    tables = results.compute_tables(study, partition_root) if metric else results.load_tables(study, partition_root)
     template = environment.get_template("page.html")
-    path = study.folder / (f"report-{metric}.html" if metric else "report.html")
-    write_atomic(
-        path,
-        make_ids_unique(
-            plots.draw_in_parallel(lambda: template.render(page.context(study, tables, partition_root, stale)))
-        ),
-    )
-    return path
+    text = plots.draw_in_parallel(lambda: template.render(page.context(study, tables, partitions, stale)))
+    write_atomic(study.folder / name, make_ids_unique(text))
+    return study.folder / name
 
 
-def draw_curves(folder: Path | str, partitions: Path | str | None = None) -> Path:
-    """Write `folder`/curves/<task>.svg, test scores as reported by round, for `dvc plots show`; returns the folder.
-
-    Raises:
-        BadInput: no finished run, or a file that cannot be read.
+def draw_curves(study: "Study", tables: "Tables") -> Path:
+    """Write curves/<task>.svg in the folder of a loaded study, test scores as reported by round, for `dvc plots show`;
+    returns the folder of the curves.
     """
-    from fedweave import plots, results
+    from fedweave import plots
     from fedweave.report import page, task_view
 
-    study = results.load_study(folder)
-    tables = results.load_tables(study, Path(partitions) if partitions else None)
     styles = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
     points = {run.name: run.info["point"] for run in study.runs}
     curves = tables.curves[

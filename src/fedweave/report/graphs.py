@@ -1,6 +1,6 @@
 """Who learns from whom on one task: collaboration graphs at the reported round and before, and maps of clients."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,9 @@ MIN_TSNE_CLIENTS = 20  # fewest clients for t-SNE; fewer are shown in the plane 
 DEFAULT_PREFIX = "client "  # prefix of the names of clients without names
 
 
+StoredGraphs = Mapping[str, Mapping[int, Graphs]]  # run -> seed -> its graphs
+
+
 class GraphFigures(NamedTuple):
     """The graph of one run: large at the reported round with names, and small over rounds and layers."""
 
@@ -26,12 +29,14 @@ class GraphFigures(NamedTuple):
     steps: PageFigure
 
 
-def graph_figures(runs: Sequence[Run], measures: pd.DataFrame, chosen: pd.DataFrame) -> Iterable[GraphFigures]:
+def graph_figures(
+    runs: Sequence[Run], stored: StoredGraphs, measures: pd.DataFrame, chosen: pd.DataFrame
+) -> Iterable[GraphFigures]:
     """A figure for every run with graphs, ordered by separation of the groups, then by variation between rows."""
     runs_with_graphs = [
         (run, final_graphs)
         for run in runs
-        if (final_graphs := results.reported_graphs(run, chosen[chosen["run"] == run.name]))
+        if (final_graphs := results.reported_graphs(run, chosen[chosen["run"] == run.name], stored[run.name]))
     ]
     for run, final_graphs in sorted(runs_with_graphs, key=lambda item: _order(item[0], measures)):
         graphs = final_graphs[0][0]
@@ -90,10 +95,10 @@ def _steps(run: Run, graphs: Graphs) -> PageFigure:
     return PageFigure(run.label, plots.collaboration(weights, graphs.rounds, graphs.layers), f"Seed {graphs.seed}.")
 
 
-def evolution(runs: Sequence[Run]) -> Iterable[PageFigure]:
+def evolution(runs: Sequence[Run], graphs: StoredGraphs) -> Iterable[PageFigure]:
     """How the weights change over rounds and depth."""
     for run in runs:
-        stored = results.graphs(run)
+        stored = next(iter(graphs[run.name].values()), None)
         if not stored or len(stored.rounds) < 3 or np.ptp(stored.weights, axis=0).max() == 0:
             continue
         count = stored.weights.shape[-1]
@@ -106,14 +111,14 @@ def evolution(runs: Sequence[Run]) -> Iterable[PageFigure]:
         yield PageFigure(run.label, figure, f"{whose}; seed {stored.seed}.")
 
 
-def maps(runs: Sequence[Run]) -> Iterable[PageFigure]:
+def maps(runs: Sequence[Run], graphs: StoredGraphs) -> Iterable[PageFigure]:
     """The vectors by which the server describes clients, in the plane, with the graph between them if it is sparse."""
     for run in runs:
         portrait = results.portrait(run)
         if portrait is None or len(portrait.vectors) < 3 or not np.isfinite(portrait.vectors).all():
             continue
         points, method = project_to_plane(portrait.vectors)
-        stored = results.graphs(run, portrait.seed)
+        stored = graphs[run.name].get(portrait.seed)
         links = edges(stored.weights[-1], len(points)) if stored else np.empty((2, 0), dtype=int)
         names = names_of(run, len(points)) if len(points) <= MOST_NAMED else []
         groups = [] if portrait.group is None else run.group_names(portrait.group)

@@ -34,8 +34,12 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     notes = [
         line
         for task, runs in runs_by_task.items()
-        for note in (results.sampling_note, results.missing_score_note, nonfinite_outputs_note)
-        if (line := note(task, runs))
+        for line in (
+            results.sampling_note(task, runs),
+            results.missing_score_note(task, runs),
+            nonfinite_outputs_note(task, runs, tables.clients),
+        )
+        if line
     ]
     warnings = _summarise_warnings(control_sentences, len(parts))
     unjudged, leaders = _leaders(study, tables, [*parts], reasons)

@@ -81,6 +81,7 @@ def view(
     curves, cohorts = _task_rows(tables.curves, task), _task_rows(tables.cohorts, task)
     leaks, found = method_views.leak_notes(tables.leaky, task), answers.answer(study, tables, task)
     rows, controls = list(rows_of(board, ordered, significance, styles)), _task_rows(tables.controls, task)
+    stored = {run.name: results.graphs_by_seed(run) for run in runs}
     return TaskView(
         anchor=anchor,
         title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
@@ -102,10 +103,10 @@ def view(
         clients=_clients(ordered, tables.clients, styles),
         cost=_cost(board, styles, metric),
         labels=_labels(partitions / task / "labels.csv", ordered[0]),
-        graphs=list(graphs.graph_figures(ordered, tables.measures, tables.clients)),
+        graphs=list(graphs.graph_figures(ordered, stored, tables.measures, tables.clients)),
         wide=len(ordered[0].client_names) > WIDE,
-        evolution=list(graphs.evolution(ordered)),
-        maps=list(graphs.maps(ordered)),
+        evolution=list(graphs.evolution(ordered, stored)),
+        maps=list(graphs.maps(ordered, stored)),
         diagnostics=method_views.diagnostics(ordered, styles),
         grids=[grid for grid in (method_views.cohorts(cohorts), method_views.printed_quantities(measures)) if grid],
         shares=list(method_views.shares(measures)),
@@ -188,18 +189,19 @@ def _cost(board: pd.DataFrame, styles: Mapping[str, SeriesStyle], metric: str) -
     return PageFigure("Score against cost", figure, caption)
 
 
-def _metric_notes(runs: list[Run]) -> list[str]:
+def _metric_notes(runs: list[Run], clients: pd.DataFrame) -> list[str]:
     """Which rounds are scored, where another metric chose them, and which clients are scored."""
     chosen_by = runs[0].info.get("selected_by")
     rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
-    notes = (results.sampling_note, results.missing_score_note, nonfinite_outputs_note)
-    about = [note(runs[0].task, runs) for note in notes]
+    task = runs[0].task
+    about = [note(task, runs) for note in (results.sampling_note, results.missing_score_note)]
+    about.append(nonfinite_outputs_note(task, runs, clients))
     return [*(rounds if chosen_by else []), *filter(None, about)]
 
 
 def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[str]:
     notes = list(dict.fromkeys(str(run.info["note"]) for run in runs if run.info.get("note")))
-    notes += [*contestant_notes(runs), *_metric_notes(runs)]
+    notes += [*contestant_notes(runs), *_metric_notes(runs, tables.clients)]
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
         labels = [run.label for run in runs if run.shortfall == reason]
         who = "" if len(labels) == len(runs) else f" ({', '.join(labels)})"

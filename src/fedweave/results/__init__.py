@@ -30,7 +30,7 @@ from fedweave.results.selection import (
     validation_means,
     validation_scores,
 )
-from fedweave.results.server_records import Graphs, Portrait, graphs, portrait
+from fedweave.results.server_records import Graphs, Portrait, graphs, graphs_by_seed, portrait
 from fedweave.results.table_cache import load_tables, read_stored_tables
 from fedweave.results.tables import (
     COLUMNS,
@@ -77,6 +77,7 @@ __all__ = [
     "format_interval",
     "format_score",
     "graphs",
+    "graphs_by_seed",
     "leaderboard_rows",
     "load_run",
     "load_study",

@@ -7,15 +7,18 @@ import pandas as pd
 
 from fedweave.errors import format_count
 from fedweave.results.runs import Run
-from fedweave.results.selection import drop_unscored_clients, select_scores
 
 MOST_NAMES = 5  # most clients that are named
 
 
-def nonfinite_clients(runs: Sequence[Run]) -> list[str]:
+def nonfinite_clients(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:
     """Names of the clients that have no score with any of the `runs` of a task, though a rule without a model has one.
 
     That score needs the same test rows and the same metric, so the outputs of the models are what is not finite.
+
+    Args:
+        runs: all of a task that are compared.
+        table: a table of `results.clients`, which leaves clients without a score out.
     """
     empty: Mapping[str, list[float | None]] = {}
     rules = next((run.info["controls"] for run in runs if run.info.get("controls")), empty)
@@ -23,15 +26,14 @@ def nonfinite_clients(runs: Sequence[Run]) -> list[str]:
         return []
     values = np.array([*rules.values()], dtype=np.float64)  # [rules, evaluated clients]; a missing score is NaN
     is_defined = np.isfinite(values).min(axis=0).tolist()
-    scores = pd.concat([select_scores(run).assign(task=run.task) for run in runs])
-    scored = {*drop_unscored_clients(scores, [runs[0].task] if runs[0].has_splits else [])["client"]}
+    scored = {*table["client"][table["task"] == runs[0].task]}
     clients = zip(runs[0].evaluated_clients, is_defined, strict=True)
     return [runs[0].client_names[client] for client, defined in clients if defined and client not in scored]
 
 
-def nonfinite_outputs_note(task: str, runs: Sequence[Run]) -> str:
-    """A sentence that counts these clients; empty if there are none."""
-    names = nonfinite_clients(runs)
+def nonfinite_outputs_note(task: str, runs: Sequence[Run], table: pd.DataFrame) -> str:
+    """A sentence that counts the `nonfinite_clients`; empty if there are none."""
+    names = nonfinite_clients(runs, table)
     if not names:
         return ""
     rest = f" and {format_count(len(names) - MOST_NAMES, 'other')}" if len(names) > MOST_NAMES else ""

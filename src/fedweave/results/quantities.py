@@ -12,7 +12,7 @@ from fedweave.files.atomic import read, read_table
 from fedweave.graphs.quality import EDGES, quality
 from fedweave.results import published
 from fedweave.results.runs import RETRAIN_HINT, Run, Study, by_task
-from fedweave.results.server_records import Graphs, graphs
+from fedweave.results.server_records import Graphs, graphs_by_seed
 
 COLUMNS = [
     "run",
@@ -46,7 +46,8 @@ def measures(study: Study, selected: pd.DataFrame, partitions: Path | None = Non
     for runs in by_task(study).values():
         for run in runs:
             run_scores = selected[selected["run"] == run.name]
-            run_rows = [*_weights(run, run_scores), *_structure(run, run_scores), *_traffic(run)]
+            stored = graphs_by_seed(run)
+            run_rows = [*_weights(run, run_scores, stored), *_structure(run, run_scores, stored), *_traffic(run)]
             rows += [{**run_columns(run), **row, "table": _printed_table(run, row["quantity"])} for row in run_rows]
         rows += [
             {**run_columns(runs[0]), "method": "", **row, "table": _printed_table(runs[0], row["quantity"])}
@@ -75,7 +76,7 @@ def run_columns(run: Run) -> dict[str, Any]:
     }
 
 
-def _weights(run: Run, selected: pd.DataFrame) -> Iterable[dict[str, Any]]:
+def _weights(run: Run, selected: pd.DataFrame, stored: Mapping[int, Graphs]) -> Iterable[dict[str, Any]]:
     """Weights of oneself, of similar and of other clients (FedAGHN, Table 4), where the true groups are known.
 
     Round t is trained from the graph that is stored after t − 1 rounds. "first" is the first graph that has seen an
@@ -84,7 +85,7 @@ def _weights(run: Run, selected: pd.DataFrame) -> Iterable[dict[str, Any]]:
     shares_by_part: dict[tuple[str, str, str], list[float]] = {}
     rounds: dict[str, list[int]] = {}
     for seed, part in _reported_seeds(selected):
-        graph = graphs(run, seed)
+        graph = stored.get(seed)
         if graph is None or graph.group is None:
             return
         final = _final_round(run, part)
@@ -115,21 +116,22 @@ def _reported_seeds(selected: pd.DataFrame) -> list[tuple[int, pd.DataFrame]]:
     return [(int(seed), part) for seed, part in selected.groupby("seed") if part["round"].max() >= 0]
 
 
-def reported_graphs(run: Run, selected: pd.DataFrame) -> list[tuple[Graphs, int]]:
+def reported_graphs(run: Run, selected: pd.DataFrame, stored: Mapping[int, Graphs]) -> list[tuple[Graphs, int]]:
     """The graphs of every seed, and the position of those behind the reported models; nothing for a run without graphs,
     and for seeds that have diverged.
 
     Args:
         selected: the rows of `clients` that belong to the run.
+        stored: its `graphs_by_seed`.
     """
-    final_graphs = [(graphs(run, seed), _final_round(run, part)) for seed, part in _reported_seeds(selected)]
-    return [(graph, graph.index_at(final)) for graph, final in final_graphs if graph is not None]
+    parts = [(stored[seed], part) for seed, part in _reported_seeds(selected) if seed in stored]
+    return [(graph, graph.index_at(_final_round(run, part))) for graph, part in parts]
 
 
-def _structure(run: Run, selected: pd.DataFrame) -> Iterable[dict[str, Any]]:
+def _structure(run: Run, selected: pd.DataFrame, stored: Mapping[int, Graphs]) -> Iterable[dict[str, Any]]:
     """Quality of the graph behind the reported models (`graph_quality`): averaged over layers, and of each layer."""
     values_by_part: dict[tuple[str, str], list[float]] = {}
-    reported = reported_graphs(run, selected)
+    reported = reported_graphs(run, selected, stored)
     for graph, index in reported:
         layers = graph.weights[index]
         parts = {"all": layers}

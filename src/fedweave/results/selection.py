@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,47 +12,62 @@ from fedweave.results.runs import Run, Study
 from fedweave.runs import selection
 
 
+class _Split(NamedTuple):
+    """The scores of one split at the reported point: values [S, R, N], and where there is a row, which may be NaN."""
+
+    values: np.ndarray
+    has_row: np.ndarray
+
+
 def select_scores(run: Run, rule: str | None = None) -> pd.DataFrame:
     """Test value of each seed and client at the round that `rule` (default: the run's own) selects.
 
     Columns seed, client, round, value. A seed without a round that has a finite validation value of every client, as
     far as the client has one in any, has diverged: NaN, round -1.
     """
-    parts = [
-        _select_seed_scores(run, rule or run.info["select"], seed, rows)
-        for seed, rows in _scores_at_point(run).groupby("seed")
-    ]
-    if not parts:
+    (seeds, rounds, clients), splits = _scores_by_split(run)
+    if not len(seeds):
         points = sorted(run.evaluations["point"].unique())
         raise BadInput(
             f"{run.folder / 'run.json'}: point: {run.info['point']!r} was not evaluated; choices: {', '.join(points)}"
         )
-    return pd.concat(parts, ignore_index=True)
+    parts = []
+    for number, seed in enumerate(seeds):
+        names = [name for name, split in splits.items() if split.has_row[number].any()]
+        if {*names} != {"val", "test"}:
+            raise BadInput(f"{run.folder / 'evaluations.parquet'}: splits {names}; both val and test are needed")
+        has_val, has_test = (splits[name].has_row[number] for name in ("val", "test"))
+        in_both, tested = has_val.any(1) & has_test.any(1), has_test.any(0)
+        val, test = (splits[name].values[number][np.ix_(in_both, tested)] for name in ("val", "test"))
+        value, selected_rounds = np.full(tested.sum(), np.nan), np.full(tested.sum(), -1)
+        index = selection.select(val, rounds[in_both], rule or run.info["select"], run.higher_is_better, test)
+        if index is not None:
+            value, selected_rounds = test[index, np.arange(len(index))], rounds[in_both][index]
+        parts.append((np.full(len(value), seed), clients[tested], selected_rounds, value))
+    columns = map(np.concatenate, zip(*parts, strict=True))
+    return pd.DataFrame(dict(zip(("seed", "client", "round", "value"), columns, strict=True)))
+
+
+def _scores_by_split(run: Run) -> tuple[list[np.ndarray], dict[str, _Split]]:
+    """The seeds [S], rounds [R] and clients [N] at the reported point, and split -> its scores, in one pass over the
+    rows: a board needs this for hundreds of runs, and a mask for each seed takes most of its time.
+    """
+    table = _scores_at_point(run)
+    labels, places = zip(
+        *(np.unique(table[key], return_inverse=True) for key in ("seed", "round", "client")), strict=True
+    )
+    splits, values = {}, table["value"].to_numpy(np.float64)
+    for name in sorted(table["split"].unique()):
+        rows = (table["split"] == name).to_numpy()
+        cells = tuple(place[rows] for place in places)
+        split = _Split(np.full([*map(len, labels)], np.nan), np.zeros([*map(len, labels)], bool))
+        split.values[cells], split.has_row[cells] = values[rows], True
+        splits[name] = split
+    return [*labels], splits
 
 
 def _scores_at_point(run: Run) -> pd.DataFrame:
     return run.evaluations[run.evaluations["point"] == run.info["point"]]
-
-
-def _select_seed_scores(run: Run, rule: str, seed: int, rows: pd.DataFrame) -> pd.DataFrame:
-    if {*(splits := sorted(rows["split"].unique()))} != {"val", "test"}:
-        raise BadInput(f"{run.folder / 'evaluations.parquet'}: splits {splits}; both val and test are needed")
-    parts = {split: rows[rows["split"] == split] for split in ("val", "test")}
-    rounds, clients = np.intersect1d(*(part["round"] for part in parts.values())), np.unique(parts["test"]["client"])
-    val, test = (_matrix(part, "round", rounds, clients) for part in parts.values())
-    value, selected_rounds = np.full(len(clients), np.nan), np.full(len(clients), -1)
-    index = selection.select(val, rounds, rule, run.higher_is_better, test)
-    if index is not None:
-        value, selected_rounds = test[index, np.arange(len(clients))], rounds[index]
-    return pd.DataFrame({"seed": seed, "client": clients, "round": selected_rounds, "value": value})
-
-
-def _matrix(rows: pd.DataFrame, column: str, labels: np.ndarray, clients: np.ndarray) -> np.ndarray:
-    """Values [labels of a column, clients]; NaN where there is no row. Faster than a pivot: a board needs hundreds."""
-    rows = rows[np.isin(rows[column], labels) & np.isin(rows["client"], clients)]
-    matrix = np.full((len(labels), len(clients)), np.nan)
-    matrix[np.searchsorted(labels, rows[column]), np.searchsorted(clients, rows["client"])] = rows["value"]
-    return matrix
 
 
 def validation_scores(run: Run) -> pd.DataFrame:
@@ -114,10 +130,12 @@ def drop_unscored_clients(table: pd.DataFrame, splits: Collection[str] = ()) -> 
 
 
 def score_matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:
-    """Seeds x clients of one run from a table of `clients`."""
-    rows = table[table["run"] == run]
-    seeds, clients = np.unique(rows["seed"]), np.unique(rows["client"])
-    values = _matrix(rows, "seed", seeds, clients)
+    """Seeds x clients of one run from a table of `clients`; NaN where there is no row."""
+    rows = (table["run"] == run).to_numpy()
+    columns = (table[key].to_numpy()[rows] for key in ("seed", "client"))
+    (seeds, row), (clients, column) = (np.unique(values, return_inverse=True) for values in columns)
+    values = np.full((len(seeds), len(clients)), np.nan)
+    values[row, column] = table["value"].to_numpy()[rows]
     # A copy would have another order in memory, and so other last bits of sums.
     return pd.DataFrame(values, pd.Index(seeds, name="seed"), pd.Index(clients, name="client"), copy=False)
 
@@ -129,17 +147,17 @@ def best_rounds(run: Run) -> np.ndarray:
     Always by the mean over clients, even if the run selects otherwise: this shows whether more rounds would have
     helped.
     """
-    val = _scores_at_point(run)
-    val = val[val["split"] == "val"]
-    return np.array([_best_round(part, run.higher_is_better) for _, part in val.groupby("seed")]).reshape(-1, 2)
-
-
-def _best_round(rows: pd.DataFrame, higher_is_better: bool) -> tuple[float, float]:
-    rounds, clients = np.unique(rows["round"]), np.unique(rows["client"])
-    index = selection.select(_matrix(rows, "round", rounds, clients), rounds, "best_val_round", higher_is_better)
-    if index is None:
-        return np.nan, np.nan
-    return float(rounds[index[0]]), float(rounds[-1])
+    (_, rounds, _), splits = _scores_by_split(run)
+    best = []
+    for values, has_row in zip(*splits["val"], strict=True) if "val" in splits else ():
+        if not has_row.any():
+            continue
+        scored, clients = has_row.any(1), has_row.any(0)
+        val = values[np.ix_(scored, clients)]
+        index = selection.select(val, rounds[scored], "best_val_round", run.higher_is_better)
+        last = rounds[scored][-1]
+        best.append((np.nan, np.nan) if index is None else (rounds[scored][index[0]], last))
+    return np.array(best, dtype=np.float64).reshape(-1, 2)
 
 
 def progress(run: Run) -> dict[str, float]:

@@ -74,6 +74,12 @@ def graphs(run: Run, seed: int | None = None) -> Graphs | None:
     return Graphs(seed, rounds, weights, layers, _group(run, arrays, clients), divergence if is_square else None)
 
 
+def graphs_by_seed(run: Run) -> dict[int, Graphs]:
+    """Seed -> its collaboration graphs, of every seed that has some; each file is read once."""
+    stored = {seed: graphs(run, seed) for seed in run.seeds}
+    return {seed: found for seed, found in stored.items() if found is not None}
+
+
 def portrait(run: Run, seed: int | None = None) -> Portrait | None:
     """The clients' vectors of `seed` (default: the first), if the method has any.
 

@@ -117,13 +117,14 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
     """
     if len(runs) < 2:
         return ""
-    shapes = [scores.shape for scores in parts.scores_by_method(runs, table).values()]
-    repetitions, columns = max(seeds for seeds, _ in shapes), shapes[0][1]
-    if repetitions < 2:
+    rows = table[table["run"].isin([run.name for run in runs])]
+    if rows.groupby("run")["seed"].nunique().max() < 2:
         return (
             f"{ONE_SEED} How much the scores vary between seeds is not known; intervals are over clients alone. It "
             "takes 2 seeds or more."
         )
+    numbers, clients = parts.part_numbers(runs), parts.common_clients(runs, rows)
+    columns = len({numbers[client] if numbers else client for client in clients})
     if columns >= statistics.LEAST_CLIENTS:
         return ""
     counted = describe_parts(runs, table)
