@@ -40,7 +40,7 @@ def take() -> None:
 
 def _rows(study: results.Study) -> Iterator[dict[str, Any]]:
     for run in study.runs:
-        stored = [graphs for seed in run.seeds if (graphs := results.graphs(run, seed)) is not None]
+        stored = [*results.graphs_by_seed(run).values()]
         for when, index in WHEN.items() if stored else ():
             measured = pd.DataFrame([quality(graphs.weights[index], None, None) for graphs in stored])
             means = measured.reindex(columns=[*QUANTITIES]).mean()

@@ -73,7 +73,7 @@ def copy_results() -> None:
 def _curves(study: results.Study) -> Iterator[dict[str, Any]]:
     for run in study.runs:
         learned = not is_control(str(run.info["spec"]["method"].get("graph", "")))
-        graphs = [stored for seed in run.seeds if learned and (stored := results.graphs(run, seed)) is not None]
+        graphs = [*results.graphs_by_seed(run).values()] if learned else []
         for i, round in enumerate(graphs[0].rounds if graphs else ()):
             areas = [_mean_auc(stored, i) for stored in graphs]
             yield {"task": run.task, "method": run.label, "round": round, "auc": float(np.mean(areas))}
