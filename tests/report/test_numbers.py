@@ -61,7 +61,9 @@ def test_the_graph_is_the_mean_over_seeds_at_their_reported_rounds(
     monkeypatch.setattr(plots, "graph", lambda weights, *_: shown.append(weights) or "")
     monkeypatch.setattr(plots, "collaboration", lambda *_: "")
     runs = [run for run in study.runs if run.label == "FedAGHN"]
-    assert [figures.title for figures in graphs.graph_figures(runs, tables.measures, tables.clients)] == ["FedAGHN"]
+    stored_graphs = {run.name: results.graphs_by_seed(run) for run in runs}
+    figures = graphs.graph_figures(runs, stored_graphs, tables.measures, tables.clients)
+    assert [figure.title for figure in figures] == ["FedAGHN"]
     expected = []
     for seed in runs[0].seeds:
         scores = tables.clients[(tables.clients["run"] == runs[0].name) & (tables.clients["seed"] == seed)]
