@@ -110,6 +110,7 @@ def serve(served: ServedChampion, host: str, port: int) -> None:
         socket = config.bind_socket()  # uvicorn prints the reason, and exits with 1
     except (SystemExit, OverflowError) as end:
         raise BadInput("--port", f"{port} of {host} cannot be used; choose another") from end
+    socket.listen(config.backlog)  # who reads the address below may ask at once, and waits for the server
     deployed, _ = served.champion()
     print(f"{served.life.folder}: {deployed.method} of version {deployed.version} answers on "
           f"http://{host}:{socket.getsockname()[1]}; Ctrl-C ends it", flush=True)  # fmt: skip

@@ -90,7 +90,8 @@ def client_rows(study: results.Study) -> pd.DataFrame:
     lookups = (part_of_client[run] for run in clients["run"])
     parts = [lookup[client] if lookup else client for lookup, client in zip(lookups, clients["client"], strict=True)]
     rows = clients.assign(part=parts).merge(settings, on="run")[list(CLIENT_COLUMNS)]
-    return rows.sort_values([*CLIENT_COLUMNS[:3], "seed", "client"], kind="stable", ignore_index=True)
+    # Methods stay in the order of the study, to which the draws behind corrected p values belong.
+    return rows.sort_values([*CLIENT_COLUMNS[:2]], kind="stable", ignore_index=True)
 
 
 def store_clients(study: results.Study, target: Path, keys: Sequence[str] = ()) -> None:
@@ -104,6 +105,6 @@ def store_clients(study: results.Study, target: Path, keys: Sequence[str] = ()) 
         old = pd.read_csv(target)
         found = old.merge(new[[*keys]].drop_duplicates(), on=[*keys], how="left", indicator=True)["_merge"]
         kept = old[found.to_numpy() == "left_only"]
-        new = pd.concat([kept, new]).sort_values([*CLIENT_COLUMNS[:3], "seed", "client"], kind="stable")
+        new = pd.concat([kept, new]).sort_values([*keys], kind="stable")
     text = new.to_csv(index=False, lineterminator="\n", float_format="%.6g")
     write_atomic(target, gzip.compress(text.encode(), mtime=0))  # the same rows are the same bytes
