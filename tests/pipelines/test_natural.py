@@ -1,4 +1,4 @@
-"""The pages on natural federations and on newcomers say what their tables in docs/boards say."""
+"""The pages on natural federations, on newcomers and on collapsed graphs say what their tables in docs/boards say."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedweave.metrics import METRICS
-from tools.docs import boards, gains, newcomers
+from tools.docs import boards, collapse, gains, newcomers
 
 NATURAL, LATE = Path("docs/natural.md"), Path("docs/newcomers.md")
 WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -119,3 +119,27 @@ def test_what_newcomers_get() -> None:
         assert last[task, "FedAGHN"] < initial
         for method in ("FedAGHN", "pFedGAT", "pFedLA"):
             assert first[f"{task}-together", method] == pytest.approx(first[task, "FedAvg"], rel=0.05)
+
+
+def test_which_graphs_collapse() -> None:
+    rows = pd.read_csv(collapse.TABLE, keep_default_na=False)
+    page = collapse.PAGE.read_text(encoding="utf-8")
+    assert f"<!-- collapse -->\n{collapse.table()}<!-- end -->" in page
+    first, last = (rows[rows["when"] == when].set_index(["method", "task"]) for when in ("first", "last"))
+    tasks = set(rows["task"])
+    always = {"FedAMP", "pFedGAT", "SFL"}
+    for method in always:
+        assert {*first.loc[method, "collapsed"], *last.loc[method, "collapsed"]} == {"consensus"}
+        assert {*last.loc[method].index} == tasks
+    ended = last["collapsed"][lambda words: words != ""]
+    assert {*ended.index} == {(method, task) for method in always for task in tasks} | {("GCFL+", "crackers")}
+    assert {*ended} == {"consensus"}
+    for method in ("CFL", "Direct matrix", "GCFL+"):
+        assert {*first.loc[method, "collapsed"]} == {"consensus"}
+    assert {*first.loc["FedFomo", "collapsed"]} == {"self"}
+    assert last.loc["FedFomo", "effective_sources"].between(2, 3.1).all()
+    share = last["effective_sources"] / last["clients"]
+    assert share.loc[["FedAGHN", "pFedLA"]].min() >= 0.96
+    change = last["effective_sources"] - first["effective_sources"]
+    assert (change.loc[["CFL", "Direct matrix"]] < 0).all()
+    assert (change.loc[["pFedGraph", "FedFomo"]] > 0).all()
