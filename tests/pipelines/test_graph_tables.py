@@ -90,10 +90,12 @@ def test_verdicts_follow_from_the_stored_scores_of_clients() -> None:
     assert {key: verdict for key, verdict in arms.items() if verdict != "open"} == {
         ("FedAMP", "FedAMP [fedamp-shuffled]"): "equivalent"
     }
-    assert {*digits.index.get_level_values(0)} == {"FedFomo"}
-    worse = {other for (_, other), verdict in digits.items() if verdict == "worse"}
-    assert worse == {f"FedFomo [fedfomo-{word}]" for word in ("uniform", "shuffled")}
-    assert {*digits} == {"worse", "open"}
+    of = {
+        word: {(a, b.split("-")[-1][:-1]) for (a, b), verdict in digits.items() if verdict == word} for word in SYMBOLS
+    }
+    lost = {(name, word) for name in ("pFedGraph", "FedFomo") for word in ("uniform", "shuffled")}
+    assert of["worse"] == {*lost, ("FedPAC", "shuffled")}
+    assert of["better"] == {(name, "oracle") for name in ("CFL", "Direct matrix", "FedAGHN", "pFedGAT")}
     assert "CIFAR-100 has one seed: no verdict" in _text()
 
 
