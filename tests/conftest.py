@@ -104,6 +104,17 @@ def without_pictures_of_labels() -> Iterator[None]:
 
 
 @pytest.fixture
+def keep_methods() -> Iterator[None]:
+    """The table of methods as before: contestants are listed in it while they are compared."""
+    from fedweave.methods import METHODS
+
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.fixture
 def labels_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures of labels as users have them, for tests of these pictures."""
     summary = import_module("fedweave.data.summary")

@@ -23,15 +23,20 @@ def federation(task: str) -> "fw.Federation":
     return fw.Federation.from_arrays(x, [f"class {k}" for k in labels], client=[f"c{i}" for i in clients])
 
 
-def distance(task: str, contestant: object) -> float:
-    """The log-loss of a contestant minus that of our FedAvg, mean over clients and seeds; ours knows no shares."""
+def compare(task: str, contestant: object) -> "fw.Comparison":
+    """Our FedAvg, as "fedavg", and a contestant on a task."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        result = fw.compare(
+        return fw.compare(
             federation(task), ["fedavg", contestant], rounds=ROUNDS, batch_size=0, lr=RATE, seeds=SEEDS,
             model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)), metric="log_loss", central=False,
             progress=False,
         )  # fmt: skip
+
+
+def distance(task: str, contestant: object) -> float:
+    """The log-loss of a contestant minus that of our FedAvg, mean over clients and seeds; ours knows no shares."""
+    result = compare(task, contestant)
     assert not result.lost, result.lost
     ours, theirs = (result[name].select_scores()["value"].mean() for name in result.methods)
     return float(theirs - ours)

@@ -11,20 +11,14 @@ from fedweave import boards
 from fedweave.boards.board import digest_file
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput
-from fedweave.methods import METHODS
 from fedweave.pipelines.commands.boards import submit as command
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "board"
-pytestmark = pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}")
+pytestmark = [
+    pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}"),
+    pytest.mark.usefixtures("keep_methods"),
+]
 SHARES = (EXAMPLE / "contestants" / "base_rate" / "base_rate.sh").read_text(encoding="utf-8")
-
-
-@pytest.fixture(autouse=True)
-def _keep_methods():
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
 
 
 @pytest.fixture

@@ -9,19 +9,13 @@ import pytest
 
 import fedweave as fw
 from fedweave.errors import BadInput
-from fedweave.methods import METHODS
 from tests import convex
 from tools.guides import ROOT, guide
 
 APP = Path(__file__).with_name("flower_app")
 
 
-@pytest.fixture(autouse=True)
-def _keep_methods():
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
+pytestmark = pytest.mark.usefixtures("keep_methods")
 
 
 @pytest.mark.acceptance

@@ -1,15 +1,12 @@
 """PFLlib's command line as a contestant, tried with a small program that has its folders, classes and arguments."""
 
-import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
-from torch import nn
 
 import fedweave as fw
 from fedweave.errors import BadInput
-from fedweave.methods import METHODS
+from tests import convex
 
 FILES = {
     "main.py": """
@@ -91,31 +88,19 @@ def read_client_data(dataset, idx, is_train=True, few_shot=0):
 
 
 @pytest.fixture
-def checkout(tmp_path: Path):
-    before = dict(METHODS)
+def checkout(tmp_path: Path, keep_methods: None) -> Path:
     for name, text in FILES.items():
         file = tmp_path / "PFLlib" / "system" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    yield tmp_path / "PFLlib"
-    METHODS.clear()
-    METHODS.update(before)
+    return tmp_path / "PFLlib"
 
 
 def test_its_fedavg_agrees_with_ours_and_its_checkout_is_only_read(checkout: Path) -> None:
     """Full batches of a convex loss: only the first values of the model differ."""
-    draws = np.random.default_rng(3)
-    x = draws.normal(size=(240, 4)).astype(np.float32)
-    y = np.where(2 * x[:, 0] - x[:, 1] + draws.logistic(size=240) > 0, "yes", "no")
-    federation = fw.Federation.from_arrays(x, y, client=[f"c{i % 4}" for i in range(240)])
     before = sorted(checkout.rglob("*"))
     theirs = fw.contestants.pfllib(checkout, "-algo FedAvg -m MLR", settings={"lr": 0.5}, timeout=300)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = fw.compare(
-            federation, ["fedavg", theirs], model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)),
-            rounds=20, batch_size=0, lr=0.5, seeds=2, metric="log_loss", central=False, progress=False,
-        )  # fmt: skip
+    result = convex.compare(convex.TASKS[0], theirs)
     scores = result.leaderboard().set_index("method")["mean"]
     assert abs(scores["FedAvg-PFLlib"] - scores["fedavg"]) < 0.01
     assert result["FedAvg-PFLlib"].run.printed_label == "FedAvg-PFLlib (program)"

@@ -13,12 +13,12 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read_table, write_atomic
+from fedweave.files.atomic import read_table
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from tools.docs import claims
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import rewrite
+from tools.pages import rewrite, store
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"))
@@ -58,7 +58,7 @@ def copy_board(study: str) -> None:
         rows = pd.read_csv(source, dtype=dict.fromkeys(OUTCOMES, str), **results.AS_WRITTEN)
         target = FOLDER / f"{study}{ending}"
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+        store(rows, target)
     claims.store_clients(results.load_study(paths.RESULTS / study), FOLDER / f"{study}{CLIENTS}")
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read_table, write_atomic
+from fedweave.files.atomic import read_table
 from fedweave.graphs.quality import AUC, quality
 from fedweave.graphs.setting import is_control
 from fedweave.pipelines import paths
@@ -28,7 +28,7 @@ from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import SYMBOLS
 from tools.docs import boards, claims
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import refresh, rewrite
+from tools.pages import markdown, refresh, rewrite, store
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
@@ -66,7 +66,7 @@ def copy_results() -> None:
         if target.is_file():
             stored = read_table(target, ("task",), boards.RESTORE_HINT)
             part = pd.concat([stored[~stored["task"].isin(set(tasks.values()))], part])
-        write_atomic(target, part.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+        store(part, target)
     claims.store_clients(study, boards.FOLDER / f"{STUDY}{CLIENTS}", ("dataset", "setting"))
 
 
@@ -105,9 +105,8 @@ def table(task: str) -> str:
     if rows.empty:
         raise BadInput(f"{PAGE}: {task!r} is not a task of {STUDY}, only {', '.join(sorted(set(board['task'])))}")
     tests, curves = (part[part["task"] == task] for part in (tests, curves))
-    lines = [COLUMNS, ("---", *["--:"] * (len(COLUMNS) - 1))]
-    lines += [_cells(row, tests, curves) for row in rows.sort_values("mean", ascending=False).to_dict("records")]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    best_first = rows.sort_values("mean", ascending=False).to_dict("records")
+    return markdown([COLUMNS, *(_cells(row, tests, curves) for row in best_first)])
 
 
 def _cells(row: Mapping[str, Any], tests: pd.DataFrame, curves: pd.DataFrame) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from fedweave.pipelines.processes import run_main
 from fedweave.results import published
 from fedweave.study import catalogue
 from tools.docs.stored_numbers import FOLDER, METRICS, SIZES
+from tools.pages import store
 
 CSV = FOLDER / "ledger.csv"
 FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN = (
@@ -63,7 +64,7 @@ def main() -> None:
     """Write the ledger and its page."""
     entries = build()
     frame = pd.DataFrame(entries)
-    write_atomic(CSV, frame.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+    store(frame, CSV)
     write_atomic(CSV.with_suffix(".md"), page(entries))
 
 

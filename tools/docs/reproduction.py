@@ -23,7 +23,7 @@ from fedweave.results import marks, published
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
 from tools.docs.stored_numbers import CLIENTS, SIZES, printed_rows
-from tools.pages import rewrite
+from tools.pages import rewrite, store
 
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
@@ -103,7 +103,7 @@ def merge_board(study: str) -> None:
     # Verdicts compare the rows of one leaderboard, but these rows may come from several.
     rows = rows.drop(columns=[*VERDICTS], errors="ignore").sort_values(["dataset", "setting", "method"], kind="stable")
     target.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(target, rows.to_csv(index=False, lineterminator="\n", float_format="%.6g"))
+    store(rows, target)
     if (paths.RESULTS / study / "runs").is_dir():
         stored = results.load_study(paths.RESULTS / study)
         claims.store_clients(stored, TABLES / f"{study}{CLIENTS}", ("dataset", "setting", "method"))
