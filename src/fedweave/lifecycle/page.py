@@ -14,7 +14,7 @@ from fedweave.lifecycle.life import Lifecycle
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import FIRST, MOVES
 from fedweave.metrics import clip, higher_is_better, unit
-from fedweave.report import make_ids_unique
+from fedweave.report import html
 from fedweave.results import format_interval, format_score
 
 if TYPE_CHECKING:
@@ -26,14 +26,8 @@ MOST_PANELS = 40  # clients that are drawn, those with the worst scores first
 
 def build(life: Lifecycle) -> Path:
     """Write the page of a life into its folder and return its path."""
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
-    loader = ChoiceLoader([PackageLoader("fedweave.lifecycle"), PackageLoader("fedweave.report")])
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    template, path = environment.get_template("lifecycle.html"), life.folder / PAGE
-    write_atomic(path, make_ids_unique(plots.draw_in_parallel(lambda: template.render(context(life)))))
+    path = life.folder / PAGE
+    write_atomic(path, html.render("fedweave.lifecycle", "lifecycle.html", lambda: context(life)))
     return path
 
 
@@ -64,7 +58,6 @@ def context(life: Lifecycle) -> dict[str, Any]:
         "drift": life.settings.drift,
         "arrivals": [*reversed(ledger.arrivals)],
         "test": life.describe_test(),
-        "hues": {"light": plots.LIGHT, "dark": plots.DARK},
     }
 
 

@@ -13,7 +13,7 @@ from fedweave.comparison.comparison import Comparison
 from fedweave.files.atomic import write_atomic
 from fedweave.metrics import spell_out, unit
 from fedweave.prediction.input_description import read_description
-from fedweave.report import make_ids_unique, picture
+from fedweave.report import html, picture
 from fedweave.report.board import CSS_CLASSES, BoardRow, Cell, score_range
 from fedweave.results import EMPTY, format_score
 from fedweave.results.formats import format_change, format_change_interval
@@ -78,15 +78,8 @@ class Gains(NamedTuple):
 
 def build(advice: Advice) -> Path:
     """Write the page of a recommendation into its folder and return its path."""
-    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
-    loader = ChoiceLoader([PackageLoader("fedweave.recommendation"), PackageLoader("fedweave.report")])
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     path = advice.folder / PAGE
-    template = environment.get_template("recommendation.html")
-    write_atomic(path, make_ids_unique(plots.draw_in_parallel(lambda: template.render(context(advice)))))
+    write_atomic(path, html.render("fedweave.recommendation", "recommendation.html", lambda: context(advice)))
     return path
 
 
@@ -126,7 +119,6 @@ def context(advice: Advice) -> dict[str, Any]:
         "recommended": advice.method,
         "facts": advice.facts,
         "margin": advice.facts["margin"],
-        "hues": {"light": plots.LIGHT, "dark": plots.DARK},
     }
 
 

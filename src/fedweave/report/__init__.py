@@ -1,7 +1,5 @@
 """One self-contained page that shows a study: no network, light and dark, readable without scripts."""
 
-import re
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,21 +42,10 @@ def write_page(
     Raises:
         BadInput: a file that cannot be read.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from fedweave.report import html, page
 
-    from fedweave import plots
-    from fedweave.report import page
-
-    environment = Environment(
-        loader=PackageLoader("fedweave.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    template = environment.get_template("page.html")
-    text = plots.draw_in_parallel(lambda: template.render(page.context(study, tables, partitions, stale)))
-    write_atomic(study.folder / name, make_ids_unique(text))
+    text = html.render("fedweave.report", "page.html", lambda: page.context(study, tables, partitions, stale))
+    write_atomic(study.folder / name, text)
     return study.folder / name
 
 
@@ -81,15 +68,3 @@ def draw_curves(study: "Study", tables: "Tables") -> Path:
         metric = str(part["metric"].iloc[0])
         plots.save(target / f"{task}.svg", plots.convergence(part, styles, metric, bold=bold))
     return target
-
-
-def make_ids_unique(page: str) -> str:
-    """`page` with unique ids in drawings with identical text, such as the ranks on two tasks."""
-    count_of: Counter[str] = Counter()
-
-    def add_suffix(drawing: re.Match[str]) -> str:
-        count = count_of[drawing[0]]
-        count_of[drawing[0]] += 1
-        return re.sub(r'( id="|href="#|url\(#)([^")]+)', rf"\1\2-{count}", drawing[0]) if count else drawing[0]
-
-    return re.sub(r"<svg.*?</svg>", add_suffix, page, flags=re.S)

@@ -60,7 +60,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
     ]
     ranking = ranking_over_tasks(tables.ranks)
     return {
-        "study": study.name,
+        "name": study.name,
         "tiles": _tiles(study, views),
         "summary": summary(study, tables),
         "views": views,
@@ -81,7 +81,6 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "settings": [(run.name, run.label, list(_flatten(run.info.get("spec") or {}))) for run in study.runs],
         "machines": _machines(study.runs),
         "versions": _versions(study.runs),
-        "colors": {"light": plots.LIGHT, "dark": plots.DARK},
         "styles": styles,
         "unit": unit,
         "spell_out": spell_out,
