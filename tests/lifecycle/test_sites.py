@@ -1,5 +1,6 @@
 """Sites that come and go, and sites that are forgotten."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import fedweave as fw
 from fedweave import exported_model
 from fedweave.errors import BadInput
-from fedweave.lifecycle import forgetting, roles
+from fedweave.lifecycle import forgetting, roles, sites
 from fedweave.lifecycle.row_digests import ROW
 from tests.lifecycle.test_life import begin, week
 
@@ -49,12 +50,35 @@ def test_a_new_site_has_a_model_the_same_night_and_one_that_leaves_is_archived(t
     assert "after 100 rows" in again.reason
     assert life.champion.since == {"G": 4}
     assert life.load(life.roles.champion, before=4).since == {"G": 2}
+    trained = life.federation(1).partition.train
     assert (left.event, left.reason) == (
-        roles.LEFT, "F has had no rows since delivery 2: its model is in archive/F-000002.",
+        roles.LEFT, "F has had no rows since delivery 2: its model is in archive/F-000002; it has "
+        f"{len(trained[5]) / sum(map(len, trained)):.0%} of the rows of the champion's training.",
     )  # fmt: skip
     archived = exported_model.load(life.folder / "archive" / "F-000002")
     assert (archived.predict(rows) == life.champion.predict(rows, "F")).all()
     assert life.challenge() == []
+
+
+@pytest.mark.parametrize(("method", "said"), [("fedaghn", ", and 20% of the weights of the others"), ("local", "")])
+def test_the_influence_of_a_site(tmp_path: Path, method: str, said: str) -> None:
+    """Rows and weights that the others have of it; one that joined has none."""
+    life = begin(tmp_path, methods=method, rounds=1, join_rounds=1)
+    deliver(tmp_path, 1, week(1, sites="ABCDE"))
+    life.refresh()
+    life.challenge()
+    train = pd.Series([*"AABBBCCDDE"])
+    known = sites.describe_influence(life.champion, "B", train)
+    assert re.sub(r"\d\d% of the weights", "20% of the weights", known) == (
+        f"it has 30% of the rows of the champion's training{said}"
+    )
+    if said:
+        weights = life.champion.trained.graph().to_numpy()
+        assert f"{np.delete(weights, 1, 0)[:, 1].mean():.0%} of the weights" in known  # rows of it have the sum 1
+    deliver(tmp_path, 2, week(2, sites="ABCDEG"))
+    life.refresh()
+    life.challenge()
+    assert "joined later" in sites.describe_influence(life.champion, "G", train)
 
 
 def test_a_site_that_cannot_join_waits_and_the_night_goes_on(tmp_path: Path) -> None:

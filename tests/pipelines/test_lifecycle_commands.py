@@ -3,6 +3,7 @@
 import json
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import fedweave as fw
 from fedweave.errors import BadInput
 from fedweave.lifecycle.answering import ServedChampion
+from fedweave.lifecycle.life_settings import PLACES
 from fedweave.pipelines.champion_server import make_app
 from fedweave.pipelines.commands import lifecycle
 from tools.guides import ROOT, guide
@@ -56,6 +58,23 @@ def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with TestClient(make_app(ServedChampion(fw.Lifecycle("life")))) as client:
         answer = client.post("/predict", json=json.loads(asked)).json()
     assert (answer["predictions"], answer["version"]) == ([1], 8)
+
+
+def test_each_setting_of_a_life_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those without an option of their own by --set, as the page prints it; a wrong one is named in this way."""
+    monkeypatch.chdir(tmp_path)
+    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+    page = Path(ROOT, "docs/lifecycle.md").read_text(encoding="utf-8").replace("\n", " ")
+    [settings] = re.findall(r"`(--set gone_after=[^`]*)`", page)
+    [columns] = re.findall(r"`(--set 'columns=[^`]*)`", page)
+    with pytest.raises(BadInput, match="--set gone_after: 0 is less than 1"):
+        call("refresh", *BEGIN, "--set", "gone_after=0")
+    call("refresh", *BEGIN, *shlex.split(f"{settings} {columns}"))
+    blocks = json.loads(Path("life", "life.json").read_text(encoding="utf-8"))
+    assert (blocks["sites"]["gone_after"], blocks["terms"]["shares"]) == (60, [0.6, 0.2, 0.2])
+    assert (blocks["training"]["columns"], blocks["training"]["train"]) == ({"embed": True}, {"lr": 0.1})
+    table = page[page.index("## Settings") : page.index("`train` has")]
+    assert all(f"`{name}`" in table for name in PLACES)
 
 
 @pytest.mark.acceptance

@@ -1,4 +1,4 @@
-"""Clients that join after training: further rounds with them."""
+"""Further rounds of a finished training: with clients that join it, or with more rows."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -61,25 +61,48 @@ def join(
     """
     _check(finished, federation, rounds := as_python(rounds), freeze := as_python(freeze))
     extended = add_newcomers(federation, newcomer_data)
-    run = serving.parse_run(dict(finished.info))
+    return *go_on(finished, extended, len(extended) - len(federation), rounds, out, model, freeze=freeze), extended
+
+
+def go_on(
+    finished: Run, federation: Federation, newcomers: int, rounds: int, out: Any, model: Any = None, *,
+    freeze: bool = False, keep_state: bool = False,
+) -> tuple[Study, Any]:  # fmt: skip
+    """Further rounds of a run, from the state that it ended with.
+
+    Args:
+        federation: prepared as that of the run, whose clients come first, in their order.
+        newcomers: how many clients of it, the last ones, the run did not have.
+        freeze: the server does not learn any more.
+        keep_state: store the state after these rounds, from which others may go on.
+
+    Returns:
+        (study with the longer run, temporary folder or None).
+
+    Raises:
+        BadInput: the state of the run is not stored, or the method divides its rounds into stages.
+    """
+    run, trained = serving.parse_run(dict(finished.info)), finished.info["spec"]["train"]["rounds"]
     task = replace(
-        run.task, metric=finished.info["metric"], partition=dict(extended.partition_block), normalize=extended.normalize
-    )
-    trained_rounds = finished.info["spec"]["train"]["rounds"]
-    newcomer_count = len(extended) - len(federation)
+        run.task, metric=finished.info["metric"], partition=dict(federation.partition_block),
+        normalize=federation.normalize,
+    )  # fmt: skip
     train = replace(
-        run.train, rounds=trained_rounds + rounds, newcomers=newcomer_count, join_round=trained_rounds, freeze=freeze
+        run.train, rounds=trained + rounds, newcomers=newcomers, join_round=trained if newcomers else 0, freeze=freeze
     )
-    prepared = repetition.prepare(replace(run, task=task, train=train), extended.dataset, extended.partition, model)
-    prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, finished, newcomer_count))
+    prepared = repetition.prepare(replace(run, task=task, train=train), federation.dataset, federation.partition, model)
+    prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, finished, newcomers))
     with results_folder(out) as (folder, temporary):
-        write_description(extended, folder, check_description(extended, folder))
-        histories = {
-            seed: _continue_training(prepared, seed, _load_state(finished, seed, prepared, rounds))
-            for seed in run.seeds
-        }
-        archive.write(folder / "runs" / run.key, prepared, histories)
-    return Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ()), temporary, extended
+        write_description(federation, folder, check_description(federation, folder))
+        histories, states = {}, folder / ".fedweave" / "states"
+        for seed in run.seeds:
+            state = read_state(finished.folder / STATE.format(seed), prepared, rounds)
+            histories[seed], last = _continue_training(prepared, seed, state)
+            if keep_state:
+                store_state(states, prepared.run, seed, last)
+        others = find_stored_states(states, prepared.run)
+        archive.write(folder / "runs" / run.key, prepared, histories, others=others)
+    return Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ()), temporary
 
 
 def _set_evaluated_clients(federation: Clients, run: Run, newcomer_count: int) -> Clients:
@@ -107,28 +130,31 @@ def _check(run: Run, federation: Federation, rounds: int, freeze: bool) -> None:
         raise BadInput("join: clients have joined this run already; train all of them from the start")
 
 
-def _load_state(run: Run, seed: int, prepared: PreparedRun, rounds: int) -> State:
-    """The state of the server and the clients after training.
+def read_state(file: Path, prepared: PreparedRun, rounds: int | None = None) -> State:
+    """The state of the server and the clients after a training.
+
+    Args:
+        rounds: that `prepared` adds to it, if all of them are to follow.
 
     Raises:
-        BadInput: it was not stored.
+        BadInput: it was not stored, or its rounds are not those before the last `rounds`.
     """
-    path = run.folder / STATE.format(seed)
-    if not path.is_file():
+    if not file.is_file():
         raise BadInput(
-            f"{path}: the server's state is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB); "
+            f"{file}: the server's state is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB); "
             "train again, or train with newcomers= and join_round="
         )
-    state = State(*load_tensors(path)["state"])
-    if state.round + rounds != prepared.rounds:
+    state = State(*load_tensors(file)["state"])
+    if rounds is not None and state.round + rounds != prepared.rounds:
         raise BadInput("join: this method divides its rounds into stages; train with newcomers= and join_round=")
     from torch.utils._pytree import tree_map
 
     return State(*tree_map(lambda t: t.to(prepared.device) if hasattr(t, "to") else t, tuple(state)))
 
 
-def _continue_training(prepared: PreparedRun, seed: int, state: State) -> History:
+def _continue_training(prepared: PreparedRun, seed: int, state: State) -> tuple[History, State]:
+    """(history of the further rounds, the state after them)."""
     history = History()
     for report in repetition.iterate_reports(prepared, seed, state):
-        history = record(history, report, prepared)
-    return history
+        history, state = record(history, report, prepared), report.state
+    return history, state

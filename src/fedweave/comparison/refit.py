@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedweave import results
+from fedweave.comparison import further_rounds
 from fedweave.comparison.results_folder import check_description, write_description
 from fedweave.engine.protocol import Method
 from fedweave.engine.registry import METHODS
@@ -30,7 +31,9 @@ from fedweave.study.search_spaces import has_rate
 FOLDER = "refit"  # in a folder of results
 
 
-def refit(finished: Run, seed: int, federation: Federation | None, model: Any) -> tuple[Run | None, str]:
+def refit(
+    finished: Run, seed: int, federation: Federation | None, model: Any, start: Path | None = None
+) -> tuple[Run | None, str]:
     """(the run trained again, what it was trained on), or (None, why not).
 
     The result is stored beside the run, and a second call reads it.
@@ -40,17 +43,18 @@ def refit(finished: Run, seed: int, federation: Federation | None, model: Any) -
         seed: of the repetition.
         federation: the rows; None where they are not in memory.
         model: makes the clients' models, where they have no name.
+        start: file of the state from which the run went on.
     """
     rounds = results.select_scores(finished).query("seed == @seed")["round"].unique()
     if len(rounds) != 1 or rounds[0] < 1:
         return None, "no round was chosen for all clients together"
     target, key = _target(finished, seed, int(rounds[0])), finished.name
     if not (target / "runs" / key / "run.json").is_file():
-        if reason := _find_obstacle(finished, federation):
+        if reason := _find_obstacle(finished, federation, start):
             return None, reason
         assert federation is not None
         with user_errors():
-            if reason := _train(finished, seed, int(rounds[0]), _add_validation_rows(federation), model, target):
+            if reason := _train(finished, seed, int(rounds[0]), _add_validation_rows(federation), model, target, start):
                 return None, reason
     count, rate = format_count(int(rounds[0]), "round"), finished.info["spec"]["train"].get("lr")
     rate_text = "" if rate is None or not has_rate(finished.info["method"]) else f" with lr={rate:.3g}"
@@ -66,7 +70,7 @@ def _target(finished: Run, seed: int, rounds: int) -> Path:
     return finished.folder.parents[1] / FOLDER / name
 
 
-def _find_obstacle(finished: Run, federation: Federation | None) -> str:
+def _find_obstacle(finished: Run, federation: Federation | None, start: Path | None) -> str:
     """Why a run cannot be trained again; empty if it can."""
     if federation is None:
         return "the rows are not in memory"
@@ -74,7 +78,7 @@ def _find_obstacle(finished: Run, federation: Federation | None) -> str:
         return "there are no validation rows"
     if finished.has_splits:
         return "every repetition has a split of its own"
-    if finished.info["spec"]["train"].get("newcomers"):
+    if start is None and finished.info["spec"]["train"].get("newcomers"):
         return "clients have joined after training"
     if METHODS[finished.info["method"]].needs_validation is not Method.needs_validation:
         return "the method learns from validation rows itself"
@@ -89,7 +93,9 @@ def _add_validation_rows(federation: Federation) -> Federation:
     return replace(federation, partition=partition, partition_block=partition_block(federation.dataset, partition))
 
 
-def _train(finished: Run, seed: int, rounds: int, federation: Federation, model: Any, target: Path) -> str:
+def _train(
+    finished: Run, seed: int, rounds: int, federation: Federation, model: Any, target: Path, start: Path | None
+) -> str:
     """Train up to the chosen round and write the models to `target`; returns why that failed, or an empty text.
 
     The number of all rounds stays, on which schedules of methods depend.
@@ -103,10 +109,10 @@ def _train(finished: Run, seed: int, rounds: int, federation: Federation, model:
     prepared = repetition.prepare(
         replace(run, task=task, evaluate=evaluate, seeds=(seed,)), federation.dataset, federation.partition, model
     )
-    history = History()
+    history, state = History(), None if start is None else further_rounds.read_state(start, prepared)
     with one_thread():
         try:
-            for report in repetition.iterate_reports(prepared, seed):
+            for report in repetition.iterate_reports(prepared, seed, state):
                 history = record(history, report, prepared)
                 if report.round == rounds:
                     break

@@ -95,7 +95,7 @@ def erase_models(folder: Path, number: int, site: str) -> None:
     for place in (folder / "models").glob("[0-9]*"):
         if first <= int(place.name) < number:
             shutil.rmtree(place)
-        for joined in (place / sites.FOLDER).glob("[0-9]*"):
+        for joined in (*place.glob(f"{sites.FOLDER}/[0-9]*"), *place.glob(f"*/{sites.FOLDER}/[0-9]*")):
             if first <= int(joined.name) < number:
                 shutil.rmtree(joined)
     for place in sites.list_archive(folder, site):

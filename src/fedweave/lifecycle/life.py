@@ -18,30 +18,22 @@ from typing import TYPE_CHECKING, Any
 from fedweave import results
 from fedweave.comparison.compare import perform
 from fedweave.comparison.comparison import Comparison
+from fedweave.comparison.method_result import MethodResult
 from fedweave.comparison.plan import plan as make_plan
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput, format_count, relocate
-from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites
+from fedweave.errors import BadInput, Diverged, format_count
+from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites, warm_start
 from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
 from fedweave.lifecycle.drift import Drift, find_drift
-from fedweave.lifecycle.life_settings import LifeSettings
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
 from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import default_margin, higher_is_better, parse_margin
 from fedweave.own_data.federation import Federation
+from fedweave.prediction.input_description import read_description
 
 if TYPE_CHECKING:
     import pandas as pd
-
-PLACES = {  # argument of `begin` -> its block and name in life.json
-    **{name: ("source", name) for name in ("query", "command", "encoding")}, "source": ("source", "address"),
-    **{name: ("terms", name) for name in ("client", "label", "key", "target", "complete", "shares", "seed")},
-    **{name: ("training", name) for name in ("methods", "model", "rounds", "metric", "margin", "train", "columns")},
-    **{name: ("challenge", name) for name in ("patience", "per_year", "level")},
-    "drift_level": ("drift", "level"), "least_shift": ("drift", "least_shift"),
-    "join_rounds": ("sites", "rounds"), "gone_after": ("sites", "gone_after"),
-}  # fmt: skip
 
 
 class Lifecycle:
@@ -63,24 +55,14 @@ class Lifecycle:
 
         Args:
             folder: new or empty.
-            settings: source, query, command, encoding: see `fedweave.lifecycle.sources.Source`. client, label, key,
-                target, complete, shares, seed: see `deliveries.Terms`. methods, model, rounds, metric, margin, train,
-                columns: see `life_settings.LifeTraining`. patience, per_year, level: see `ChallengePlan`. drift_level,
-                least_shift: see `DriftSettings`. join_rounds, gone_after: see `SiteSettings`.
+            settings: of life.json by their names, but for source (address), drift_level (level of `DriftSettings`) and
+                join_rounds (rounds of `SiteSettings`): see `Source`, `Terms`, `LifeTraining`, `ChallengePlan`,
+                `DriftSettings` and `SiteSettings`.
 
         Raises:
             BadInput: a setting that does not exist or contradicts another one, or a folder with another life.
         """
-        blocks: dict[str, dict[str, Any]] = {}
-        for name, value in settings.items():
-            if name not in PLACES:
-                raise BadInput(name, f"is not a setting; they are {', '.join(PLACES)}")
-            block, field = PLACES[name]
-            blocks.setdefault(block, {})[field] = (
-                [value] if name in ("key", "methods") and isinstance(value, str) else value
-            )
-        with relocate({f"{block}.{field}": name for name, (block, field) in PLACES.items()}):
-            parsed = LifeSettings.parse(blocks, "")
+        parsed = life_settings.parse_arguments(settings)
         record.check_metric(parsed.training.metric)
         life_settings.begin(Path(folder), parsed)
         return cls(folder)
@@ -123,15 +105,15 @@ class Lifecycle:
 
     def load(self, deployed: Deployed, before: float = math.inf) -> LifeModels:
         """The models of a training, and of the sites that joined it before a delivery; default: all of them."""
-        folder = self.models(deployed.version)
+        folder = self.models(deployed.version, deployed.parent)
         joined = tuple(name for name in sites.list_joined(folder) if name < before)
         if (key := (folder, deployed.method, joined)) not in self._loaded:
             self._loaded[key] = sites.read_models(*key)
         return self._loaded[key]
 
-    def models(self, version: int) -> Path:
-        """The folder of the models that were trained on a version."""
-        return self.folder / "models" / f"{version:06}"
+    def models(self, version: int, parent: int = 0) -> Path:
+        """The folder of the models that were trained on a version, from scratch or from those of a version before."""
+        return self.folder / "models" / f"{version:06}" / (warm_start.FOLDER if parent else "")
 
     def refresh(self, accept: Sequence[str] = ()) -> list[Arrival | Quarantined]:
         """Take what is new in the source: validated, once, in order; what is suspicious is put aside.
@@ -241,7 +223,8 @@ class Lifecycle:
     def challenge(self, progress: bool = False) -> list[RoleEvent]:
         """Decide by the test of the challenger, and train the next one; the first training is the first champion.
 
-        A challenger is trained from scratch, on all rows that have come so far.
+        Challengers are trained on all rows that have come so far, from scratch and on from the champion; validation
+        rows choose the one that is tested.
 
         Returns:
             what has happened, in order; nothing where the test goes on.
@@ -257,12 +240,12 @@ class Lifecycle:
             self._decide(newest)
             now = self.roles
             if now.champion is None:
-                first = self._train(newest, progress)
+                first = self._deploy(self._train(newest, progress), newest)
                 self._enter(roles.FIRST, "There was none.", first, champion=first)
             elif now.challenger is None and now.champion.version < newest and self.next_start(newest) <= newest:
-                next_one = self._train(newest, progress)
-                reason = f"Deliveries after {newest} test it against version {now.champion.version}."
-                self._enter(roles.BEGUN, reason, next_one, challenger=next_one)
+                next_one, reason = self._train_challenger(now.champion, newest, progress)
+                tested = f"Deliveries after {newest} test it against version {now.champion.version}."
+                self._enter(roles.BEGUN, f"{tested} {reason}".rstrip(), next_one, challenger=next_one)
             if (champion := self.roles.champion) is not None:
                 self._admit(champion, newest)
                 self._archive(champion, newest)
@@ -271,13 +254,15 @@ class Lifecycle:
     def _admit(self, champion: Deployed, newest: int) -> None:
         """Give new sites a model of the champion, and say how good it is."""
         client, label = self.settings.terms.client, self.settings.terms.label
-        models, rows, folder = self.load(champion), self._labelled(newest), self.models(champion.version)
+        models, rows = self.load(champion), self._labelled(newest)
         then = {site: int((self._labelled(n)[client] == site).sum()) for site, n in models.since.items()}
         new = sites.find_newcomers(models, rows[client].value_counts().to_dict(), then)
         if new and champion.version < newest:
-            own, place = rows[rows[client].isin(new)], folder / sites.FOLDER / f"{newest:06}"
+            own, folder = rows[rows[client].isin(new)], self.models(champion.version, champion.parent)
+            place = folder / sites.FOLDER / f"{newest:06}"
             try:
-                federation, rounds = self.federation(champion.version), self.settings.sites.rounds
+                federation = self.federation(champion.version, models.trained if champion.parent else None)
+                rounds = self.settings.sites.rounds
                 sites.join(models, own, (client, label, PART), federation, rounds, place)
             except BadInput as error:  # the others go on; the next night tries again
                 self._note(roles.WAITING, f"{', '.join(new)}: {error}", champion, newest)
@@ -294,7 +279,9 @@ class Lifecycle:
         for site, last in sites.find_gone(rows, terms.client, newest, after):
             said = f"{site} has had no rows since delivery {last}"
             if site in models.clients and not any(said in one.reason for one in self.roles.events):
-                reason = f"{said}: its model is in {sites.archive(models, self.folder, site, last)}."
+                known = self._labelled(champion.version)
+                owed = sites.describe_influence(models, site, known.loc[known[PART] == PARTS[0], terms.client])
+                reason = f"{said}: its model is in {sites.archive(models, self.folder, site, last)}; {owed}."
                 self._enter(roles.LEFT, reason, champion, newest)
 
     def next_start(self, newest: int) -> int:
@@ -357,7 +344,7 @@ class Lifecycle:
             forgetting.erase_rows(self.deliveries, site)
             number = self.deliveries.ledger.forgotten[site]
             if not any((one.event, one.delivery) == (roles.FORGOTTEN, number) for one in self.roles.events):
-                trained, now = self._train(number, progress), self.roles
+                trained, now = self._deploy(self._train(number, progress), number), self.roles
                 if now.challenger is not None:
                     reason = f"{site} is forgotten."
                     given_up = RoleEvent(_now(), number, roles.GIVEN_UP, reason, now.challenger)
@@ -375,29 +362,35 @@ class Lifecycle:
         parts = rows.groupby(terms.client)[PART].nunique()
         return rows[rows[terms.client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
 
-    def federation(self, version: int) -> Federation:
+    def federation(self, version: int, like: MethodResult | None = None) -> Federation:
         """The labelled rows of a version, with the parts that rows keep for ever.
 
         Clients without labelled rows in each part are left out.
 
+        Args:
+            like: a training, as whose rows these are prepared; default: what prepares them is fitted on them.
+
         Raises:
-            BadInput: there is no such client.
+            BadInput: there is no such client, or rows that cannot be prepared alike.
         """
         terms, training, rows = self.settings.terms, self.settings.training, self._labelled(version)
         if not len(rows):
             raise BadInput(
                 self.folder, f"no client of delivery {version} has {len(PARTS)} labelled rows; refresh it first"
             )
-        columns = dict(training.columns)
-        if "features" not in columns:
+        options: Any = {**training.columns, "target": terms.target or None, "split": PART}
+        if like is not None:
+            about = read_description(like.run.folder.parents[1], like.run.task)
+            return warm_start.prepare_alike(about, rows, terms.client, terms.label, options)
+        if "features" not in options:
             own = [
                 name for name in (*OWN, LABELLED, "number", *terms.key) if name not in (PART, terms.client, terms.label)
             ]
-            columns["exclude"] = [*columns.get("exclude", ()), *own]
-        options: Any = {**columns, "target": terms.target or None, "name": self.folder.resolve().name}
-        return Federation.from_pandas(rows, client=terms.client, label=terms.label, split=PART, **options)
+            options["exclude"] = [*options.get("exclude", ()), *own]
+        options["name"] = self.folder.resolve().name
+        return Federation.from_pandas(rows, client=terms.client, label=terms.label, **options)
 
-    def _train(self, version: int, progress: bool) -> Deployed:
+    def _train(self, version: int, progress: bool) -> MethodResult:
         """Train on a version, and again on its validation rows too; a training that was killed goes on."""
         training, folder, federation = self.settings.training, self.models(version), self.federation(version)
         forgetting.store_rows(folder, self._labelled(version))
@@ -410,9 +403,31 @@ class Lifecycle:
         study = results.load_study(folder, plan.study.runs)
         best = Comparison(study, (), None, plan.inputs.model, federation).best()
         best.refit()
+        return best
+
+    def _train_challenger(self, champion: Deployed, version: int, progress: bool) -> tuple[Deployed, str]:
+        """Train from scratch and on from the champion; returns the better one by validation, and why it is that."""
+        scratch, training = self._train(version, progress), self.settings.training
+        rounds = training.rounds if training.warm_rounds is None else training.warm_rounds
+        if not rounds:
+            return self._deploy(scratch, version), ""
+        try:
+            trained, folder = self.load(champion).trained, self.models(version, champion.version)
+            warm = warm_start.train(trained, self.federation(version, trained), rounds, folder)
+            is_warm, reason = warm_start.choose(scratch, warm, champion.version)
+        except (BadInput, Diverged) as error:
+            reason = f"It is trained from scratch, as version {champion.version} cannot go on: {error}."
+            return self._deploy(scratch, version), reason
+        return self._deploy(warm, version, champion) if is_warm else self._deploy(scratch, version), reason
+
+    def _deploy(self, trained: MethodResult, version: int, parent: Deployed | None = None) -> Deployed:
+        """A training as what may get a role."""
         data = roles.hash_data(self.deliveries.ledger, version)
-        traffic = int(best.rounds[["bytes_up", "bytes_down"]].to_numpy().sum())
-        return Deployed(version, best.name, version, data, traffic, self.settings.challenge)
+        traffic = int(trained.rounds[["bytes_up", "bytes_down"]].to_numpy().sum())
+        if parent is not None:
+            traffic += parent.traffic
+        origin = 0 if parent is None else parent.version
+        return Deployed(version, trained.name, version, data, traffic, self.settings.challenge, origin)
 
     def describe(self) -> list[str]:
         """The state in sentences."""

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, relocate
 from fedweave.files.atomic import read, write_atomic
 from fedweave.lifecycle.deliveries import Deliveries, Terms
 from fedweave.lifecycle.drift import DriftSettings
@@ -25,6 +25,8 @@ class LifeTraining:
     Attributes:
         methods: of which the best one by validation becomes the challenger.
         model, rounds, metric: as of `fedweave.compare`; an empty metric is its default.
+        warm_rounds: of a challenger that goes on from the champion, beside the one from scratch; None: as many as
+            `rounds`; 0: there is none.
         margin: as of `fedweave.compare`.
         train: other settings of the training, such as {"lr": 0.1}.
         columns: features, exclude, embed, preprocess and text of `Federation.from_pandas`.
@@ -33,10 +35,26 @@ class LifeTraining:
     methods: tuple[str, ...]
     model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp"})
     rounds: int = 50
+    warm_rounds: int | None = None
     metric: str = ""
     margin: float | str | None = None
     train: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.warm_rounds is not None and self.warm_rounds < 0:
+            raise BadInput("warm_rounds", f"{self.warm_rounds} is less than 0")
+
+
+KINDS: dict[str, Any] = {"source": Source, "terms": Terms, "training": LifeTraining, "challenge": ChallengePlan,
+                         "drift": DriftSettings, "sites": SiteSettings}  # fmt: skip
+OWN_NAMES = {("source", "address"): "source", ("drift", "level"): "drift_level", ("sites", "rounds"): "join_rounds"}
+# Argument of `Lifecycle.begin` -> its block and name in life.json.
+PLACES = {
+    OWN_NAMES.get((block, one.name), one.name): (block, one.name)
+    for block, kind in KINDS.items()
+    for one in fields(kind)
+}
 
 
 @dataclass(frozen=True)
@@ -57,11 +75,25 @@ class LifeSettings:
         Raises:
             BadInput: an unknown block or setting, or a value of another type.
         """
-        kinds: dict[str, Any] = {"source": Source, "terms": Terms, "training": LifeTraining, "challenge": ChallengePlan,
-                                 "drift": DriftSettings, "sites": SiteSettings}  # fmt: skip
-        if unknown := {*blocks} - {*kinds}:
-            raise BadInput(f"{where}{min(unknown)}", f"is unknown; blocks: {', '.join(kinds)}")
-        return cls(**{name: construct(kind, blocks.get(name, {}), f"{where}{name}") for name, kind in kinds.items()})
+        if unknown := {*blocks} - {*KINDS}:
+            raise BadInput(f"{where}{min(unknown)}", f"is unknown; blocks: {', '.join(KINDS)}")
+        return cls(**{name: construct(kind, blocks.get(name, {}), f"{where}{name}") for name, kind in KINDS.items()})
+
+
+def parse_arguments(settings: Mapping[str, Any]) -> LifeSettings:
+    """The settings that `Lifecycle.begin` got.
+
+    Raises:
+        BadInput: naming the argument.
+    """
+    blocks: dict[str, dict[str, Any]] = {}
+    for name, value in settings.items():
+        if name not in PLACES:
+            raise BadInput(name, f"is not a setting; they are {', '.join(PLACES)}")
+        block, own = PLACES[name]
+        blocks.setdefault(block, {})[own] = [value] if name in ("key", "methods") and isinstance(value, str) else value
+    with relocate({f"{block}.{own}": name for name, (block, own) in PLACES.items()}):
+        return LifeSettings.parse(blocks, "")
 
 
 def read_settings(folder: Path) -> LifeSettings:

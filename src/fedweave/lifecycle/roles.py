@@ -38,6 +38,7 @@ class Deployed:
         data: digest of the deliveries up to `version`.
         traffic: bytes of their training.
         plan: of the test of a challenger, fixed when it begins.
+        parent: version of the champion from which their training went on; 0: it began from scratch.
     """
 
     version: int
@@ -46,6 +47,7 @@ class Deployed:
     data: str
     traffic: int
     plan: ChallengePlan
+    parent: int = 0
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,25 @@ def find_gone(rows: "pd.DataFrame", client: str, newest: int, after: int) -> Ite
             yield str(site), int(last)
 
 
+def describe_influence(models: LifeModels, site: str, train: "pd.Series[str]") -> str:
+    """What the models of the others owe to a site.
+
+    Args:
+        models: of the champion.
+        site: its name.
+        train: the site of each row that the champion was trained on.
+    """
+    if site not in models.trained.evaluated_clients:
+        return "it joined later, so that the models of the others owe nothing to it"
+    share = f"it has {(train == site).mean():.0%} of the rows of the champion's training"
+    try:
+        weights = models.trained.graph().abs()
+    except BadInput:  # the method has no graph
+        return share
+    others = weights.drop(index=site)
+    return f"{share}, and {float((others[site] / others.sum(axis=1)).mean()):.0%} of the weights of the others"
+
+
 def archive(models: LifeModels, folder: Path, site: str, last: int) -> str:
     """Export the model of a site that has left; returns the name of the folder."""
     name = f"{_file_name(site)}-{last:06}"
