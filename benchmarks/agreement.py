@@ -26,6 +26,7 @@ import fedweave as fw
 
 CLIENTS, ROUNDS, EPOCHS, RATE, CLASSES = 10, 6, 2, 0.3, 3
 ROWS = {"train": 30, "val": 4, "test": 40}
+FIFTH = 7  # rows that validate, where PFLlib takes the last fifth of the training rows
 
 
 class Pair(NamedTuple):
@@ -35,6 +36,8 @@ class Pair(NamedTuple):
     name: str
     theirs: Mapping[str, Any] = {}
     ours: Mapping[str, Any] = {}
+    point: str = "pre"  # the evaluation point here that PFLlib's evaluation has
+    val: int = ROWS["val"]
 
 
 PAIRS = {
@@ -50,6 +53,10 @@ PAIRS = {
     "lg_fedavg": Pair("serverlg", "LG_FedAvg"),
     "moon": Pair("servermoon", "MOON", {"mu": 2.0, "tau": 0.5}, {"mu": 2.0, "tau": 0.5}),
     "feddyn": Pair("serverdyn", "FedDyn", {"alpha": 0.3}, {"alpha": 0.3}),
+    # It drops batches that are not full.
+    "fedfomo": Pair(
+        "serverfomo", "FedFomo", {"M": CLIENTS, "batch_size": ROWS["train"]}, {"models": CLIENTS - 1}, "post", FIFTH
+    ),
     "gpfl": Pair("servergpfl", "GPFL", {"lamda": 0.01, "mu": 0.001}, {"lam": 0.01, "mu": 0.001}),
 }
 # What main.py of PFLlib has for arguments that are not given, for algorithms of this table.
@@ -61,7 +68,7 @@ DEFAULTS = {
     "train_slow_rate": 0.0, "send_slow_rate": 0.0, "dlg_eval": False, "dlg_gap": 100, "batch_num_per_client": 2,
     "num_new_clients": 0, "fine_tuning_epoch_new": 0, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
     "server_learning_rate": 1.0, "plocal_epochs": 1, "eta": 1.0, "rand_percent": 80, "layer_idx": 2, "mu": 0.0,
-    "tau": 1.0, "alpha": 1.0, "lamda": 1.0,
+    "tau": 1.0, "alpha": 1.0, "lamda": 1.0, "M": 5,
 }  # fmt: skip
 
 
@@ -88,20 +95,21 @@ class Same(nn.Module):
         return self.out(self.body(x))
 
 
-def draw_rows() -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+def draw_rows(val: int) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
     """Part -> (inputs [n, 4], classes [n]) of each client; each has its own rule and as many rows as the others."""
+    counts = {**ROWS, "val": val}
     draws = np.random.default_rng(0)
     rules, parts = draws.normal(size=(4, CLASSES)), {part: [] for part in ROWS}  # type: ignore[var-annotated]
     for _ in range(CLIENTS):
         own = rules + 0.8 * draws.normal(size=rules.shape)
-        for part, count in ROWS.items():
+        for part, count in counts.items():
             x = draws.normal(size=(count, 4)).astype(np.float32)
             parts[part].append((x, (x @ own + draws.gumbel(size=(count, CLASSES))).argmax(1)))
     return parts
 
 
 def run_ours(name: str, pair: Pair, rows: Mapping[str, Any], network: Split) -> np.ndarray:
-    """Accuracy [rounds, clients] of the models as deployed."""
+    """Accuracy [rounds, clients] at the pair's evaluation point."""
     flat = [(part, i, *pair) for part in rows for i, pair in enumerate(rows[part])]
     x, y = (np.concatenate([one[k] for one in flat]) for k in (2, 3))
     client, split = ([one[k] for one in flat for _ in one[3]] for k in (1, 0))
@@ -110,10 +118,10 @@ def run_ours(name: str, pair: Pair, rows: Mapping[str, Any], network: Split) -> 
         warnings.simplefilter("ignore")
         result = fw.fit(
             fw.methods.METHODS[name](**pair.ours), federation, model=Same(network), head="out", rounds=ROUNDS, lr=RATE,
-            epochs=EPOCHS, batch_size=0, evaluate={"point": "pre"}, progress=False,
+            epochs=EPOCHS, batch_size=0, evaluate={"point": pair.point}, progress=False,
         )  # fmt: skip
     table = result.history
-    table = table[(table["split"] == "test") & (table["point"] == "pre")]
+    table = table[(table["split"] == "test") & (table["point"] == pair.point)]
     return table.pivot_table(index="round", columns="client", values="value", sort=True).to_numpy()
 
 
@@ -156,15 +164,23 @@ def record_scores() -> dict[int, list[np.ndarray]]:
     return scores
 
 
-def prepare(checkout: Path, root: Path, rows: Mapping[str, Any]) -> None:
-    """The rows as PFLlib's data set, and its code on the path; what it imports for pictures and attacks is left out."""
-    for part in ("train", "test"):
+def write_rows(root: Path, rows: Mapping[str, Any], with_validation: bool) -> None:
+    """The rows as PFLlib's data set; `with_validation`, those that validate are the last ones of the training rows."""
+    train = [
+        tuple(map(np.concatenate, zip(*parts, strict=True))) for parts in zip(rows["train"], rows["val"], strict=True)
+    ]
+    for part, clients in (("train", train if with_validation else rows["train"]), ("test", rows["test"])):
         folder = root / "dataset" / "agreement" / part
-        folder.mkdir(parents=True)
-        for i, (x, y) in enumerate(rows[part]):
+        folder.mkdir(parents=True, exist_ok=True)
+        for i, (x, y) in enumerate(clients):
             with (folder / f"{i}.npz").open("wb") as file:
                 np.savez_compressed(file, data=np.array({"x": x, "y": y}, dtype=object))
+
+
+def prepare(checkout: Path, root: Path) -> None:
+    """A folder to run in, and PFLlib's code on the path; what it imports for pictures and attacks is left out."""
     (root / "system").mkdir()
+    (root / "dataset" / "agreement").mkdir(parents=True)
     (root / "dataset" / "agreement" / "config.json").write_text(json.dumps({"num_clients": CLIENTS}))
     sys.path.insert(0, str(checkout.resolve() / "system"))
     dlg: Any = types.ModuleType("utils.dlg")
@@ -174,11 +190,12 @@ def prepare(checkout: Path, root: Path, rows: Mapping[str, Any]) -> None:
 
 def main(checkout: str, *names: str) -> None:
     """Print a table of the methods `names`, by default all."""
-    rows = draw_rows()
     with tempfile.TemporaryDirectory() as temporary:
-        prepare(Path(checkout), Path(temporary), rows)
+        prepare(Path(checkout), Path(temporary))
         print("| method | PFLlib | largest difference of a client's accuracy, in points |\n| --- | --- | --- |")
         for name in names or PAIRS:
+            rows = draw_rows(PAIRS[name].val)
+            write_rows(Path(temporary), rows, with_validation=PAIRS[name].val == FIFTH)
             torch.manual_seed(0)
             network = Split()
             ours = run_ours(name, PAIRS[name], rows, network)

@@ -6,7 +6,7 @@ standard deviation over seeds divided by that over clients and cells together. E
 and so is every call of an equivalent one where half of the methods differ from the others by the margin. A cell of the
 table fails if a one-sided binomial test rejects "at most 5 %" at 0.1 %.
 
-The tables are written to docs/verdicts/*.csv, which docs/comparison.md shows. It takes about an hour of two cores.
+The tables are written to docs/verdicts/*.csv, which docs/comparison.md shows. It takes about an hour on two cores.
 """
 
 import argparse

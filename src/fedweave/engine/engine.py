@@ -147,9 +147,10 @@ def _next_state(
     federation, rows = cohort.federation, received.rows
     ids = cohort.positions.to(federation.ids.device)
     senders, server, trained = trees.take(ids, rows), state.server, (received.private, local_round.optimizers)
-    if len(rows) and not (settings.freeze and state.round >= settings.join_round):
+    if len(rows):
+        frozen = settings.freeze and state.round >= settings.join_round
         server = _aggregate(
-            method, server, (ids, local_round.own), senders, received.uploads, federation.sizes[senders]
+            method, server, (ids, local_round.own), senders, received.uploads, federation.sizes[senders], frozen
         )
     private, memory = trained if len(rows) == len(ids) else trees.take(trained, rows)
     memory = optimizers.put(state.optimizers, senders, memory, federation.clients)
@@ -157,12 +158,18 @@ def _next_state(
 
 
 def _aggregate(
-    method: Method, server: Server, sent: tuple[Tensor, Tree], senders: Tensor, uploads: Tree, sizes: Tensor
+    method: Method,
+    server: Server,
+    sent: tuple[Tensor, Tree],
+    senders: Tensor,
+    uploads: Tree,
+    sizes: Tensor,
+    frozen: bool,
 ) -> Server:
     """The server's state after the `uploads` of `senders`; `sent` are the own downloads of the round, by client."""
     weights = torch.ones_like(sizes) if method.training.uniform_mean else sizes
     with sent_downloads.store(server, *sent):
-        return server_hooks.aggregate(method, server, senders, uploads, weights, sent[1])
+        return server_hooks.aggregate(method, server, senders, uploads, weights, sent[1], frozen)
 
 
 def _add_absent_models(

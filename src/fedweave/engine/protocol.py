@@ -124,6 +124,8 @@ class Method(NamedSettings, ABC):
     has_models: ClassVar[bool] = True
     # What the record of its run says besides its settings.
     record: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    # Entries of the server's state, by their path, that change their shape in a run, such as the edges of a graph.
+    resized: ClassVar[tuple[str, ...]] = ()
     # Entries of an upload that are parameters: privacy, attacks and defences measure them from what was sent.
     parameters: ClassVar[tuple[str, ...]] = ("model",)
     # Entries of an upload that follow from numbers of training rows, which are public: privacy adds no noise to them.
@@ -217,6 +219,13 @@ class Method(NamedSettings, ABC):
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
         """Grow per-client tables for `newcomers` whose enrolment is `enrolled`; `start` describes all clients."""
+        return server
+
+    def settle(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
+        """The step in place of `aggregate` where the server learns nothing more: what concerns newcomers alone.
+
+        By default nothing.
+        """
         return server
 
     def stages(self, rounds: int) -> list[Stage]:

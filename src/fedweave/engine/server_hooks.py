@@ -43,15 +43,19 @@ def download(method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
     return downloads
 
 
-def aggregate(method: Method, server: Server, senders: Tensor, uploads: Tree, weights: Tensor, own: Tree) -> Server:
+def aggregate(
+    method: Method, server: Server, senders: Tensor, uploads: Tree, weights: Tensor, own: Tree, frozen: bool = False
+) -> Server:
     """The server's state after the `uploads` [P, ...] of `senders` [P].
 
     Args:
         weights: of the uploads in a mean [P].
         own: downloads of each client of the round, which the method may have made them from.
+        frozen: the server learns nothing more but what concerns newcomers.
     """
+    hook = "settle" if frozen else "aggregate"
     given = {"server": server, "ids": senders, "uploads": uploads, "weights": weights, "downloads": own}
-    with guard_call(method, "aggregate", **given):
-        new_server = method.aggregate(server, senders, uploads, weights)
-    states.check_server(type(method).__name__, server, new_server)
+    with guard_call(method, hook, **given):
+        new_server = getattr(method, hook)(server, senders, uploads, weights)
+    states.check_server(type(method).__name__, server, new_server, method.resized)
     return new_server

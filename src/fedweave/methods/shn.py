@@ -21,15 +21,15 @@ from torch import Tensor
 
 from fedweave.engine.protocol import Server
 from fedweave.engine.registry import method
-from fedweave.families.hypernetworks import GraphHypernetwork
 from fedweave.families.networks import Architecture, SheafDiffusion, architecture
 from fedweave.families.networks.sheaf import Activation, Lift, Maps
+from fedweave.families.staged_admission import StagedAdmission
 from fedweave.settings import Count, IntegerSpace, Size
 
 
 @method("shn")
 @dataclass(frozen=True, kw_only=True)
-class SHN(GraphHypernetwork):
+class SHN(StagedAdmission):
     """Hypernetwork behind sheaf diffusion over the clients."""
 
     stalk: Annotated[Size, IntegerSpace(1, 5), "d, dimension of every client's stalk"] = 3

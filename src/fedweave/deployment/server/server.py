@@ -220,10 +220,10 @@ class Coordinator:
     def _update_server(self, method: Method, session: Session, senders: Tensor, uploads: Tree, own: Tree) -> Tree:
         settings = self.spec.timeline.settings
         frozen = settings.freeze and session.round >= settings.join_round
-        if not len(senders) or frozen:
+        if not len(senders):
             return session.server
         weights = self._weights(method, session)[senders]
-        return server_hooks.aggregate(method, session.server, senders, uploads, weights, own)
+        return server_hooks.aggregate(method, session.server, senders, uploads, weights, own, frozen)
 
     def _weights(self, method: Method, session: Session) -> Tensor:
         """Weight of each member's upload in a mean, [N]."""

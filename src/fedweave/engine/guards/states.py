@@ -3,7 +3,7 @@
 Each raises one line of `BadInput`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
@@ -54,28 +54,32 @@ def check_shared(name: str, shapes: Mapping[str, object]) -> None:
         )
 
 
-def check_server(name: str, before: Tree, after: object) -> None:
+def check_server(name: str, before: Tree, after: object, resized: Collection[str] = ()) -> None:
     """Refuse a state of the server that `aggregate` of the method `name` returned if the one `before` has another form.
 
     A run can continue from any state, and newcomers add rows to its tables, which needs one form in all rounds.
+
+    Args:
+        resized: entries that may change their shape.
 
     Raises:
         BadInput: an entry is not a tensor, is missing, is new, or has another shape.
     """
     check_tensors(f"{name}.aggregate", after)
-    _check_form(f"{name}.aggregate: {{}} of the server's state", before, after, f"{name}.init")
+    _check_form(f"{name}.aggregate: {{}} of the server's state", before, after, f"{name}.init", resized)
 
 
-def _check_form(entry: str, before: Tree, after: Tree, origin: str) -> None:
+def _check_form(entry: str, before: Tree, after: Tree, origin: str, resized: Collection[str] = ()) -> None:
     """Refuse a state of other names or shapes than `before`.
 
     Args:
         entry: begin of the message, with a place for the name.
         origin: the hook that made the first state.
+        resized: names of entries that may have another shape.
     """
     old, new = _shapes(before), _shapes(after)
     for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
+        if old.get(key) != new.get(key) and not (key in resized and key in old and key in new):
             change = f"has the shape {new.get(key)}, and before {old.get(key)}"
             change = change if key in old and key in new else "is missing" if key in old else "is new"
             raise BadInput(f"{entry.format(key)} {change}; keep the names and shapes of {origin}")
