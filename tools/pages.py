@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -27,6 +28,21 @@ def refresh(action: str, take: Callable[[], None], show: Callable[[], object]) -
     if action:
         take()
     show()
+
+
+def with_others(
+    new: pd.DataFrame, path: Path, keys: Sequence[str], replaced: pd.DataFrame, **options: Any
+) -> pd.DataFrame:
+    """The rows of the table at `path` that differ in the columns `keys` from all rows of `replaced`, and then `new`.
+
+    Args:
+        options: of `pandas.read_csv`.
+    """
+    if not path.is_file():
+        return new
+    old, known = pd.read_csv(path, **options), set(zip(*(replaced[key] for key in keys), strict=True))
+    is_other = [row not in known for row in zip(*(old[key] for key in keys), strict=True)]
+    return pd.concat([old[is_other], new])
 
 
 def store(rows: pd.DataFrame, path: Path, digits: int = 6) -> None:

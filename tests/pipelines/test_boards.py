@@ -1,15 +1,19 @@
 """Leaderboards and their sentences in the docs agree with the files in the same folder."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.graphs.quality import ALIKE
 from fedweave.metrics import default_margin
 from fedweave.results import statistics
+from tests.fake_results import ARMS, write_study
 from tools.docs import boards
 from tools.docs.stored_numbers import CLIENTS
 
@@ -105,6 +109,35 @@ def test_every_method_has_a_row() -> None:
     absent = {cls.label for cls in METHODS.values() if not cls.pools} - set(rows["method"])
     # A control of pFedGAT, and methods that are newer than these runs.
     assert absent == {"Direct matrix", "FedDyn", "GPFL", "LG-FedAvg", "MOON", "Partial pooling"}
+
+
+def test_a_part_of_a_study_replaces_its_own_rows_and_has_newcomers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Tasks that were not run stay. Where clients come later, the board has their scores and verdicts."""
+    shutil.copytree(boards.FOLDER, tmp_path / boards.FOLDER)
+    monkeypatch.chdir(tmp_path)
+    before = {task: boards.board("zoo", task) for task in ("digits", "digits-graph")}
+    folder = tmp_path / "results" / "zoo"
+    task = {**ARMS, "dataset": "shoulder", "setting": "arms"}
+    write_study(folder, {"shoulder": task}, {"Local": -6.0, "FedAMP": 0.0}, clients=20, rounds=8, extras=False)
+    for run in (folder / "runs").iterdir():
+        info = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**info, "cohorts": {"newcomers": [*range(14, 20)]}}))
+    results.write(folder)
+    controls = pd.read_csv(boards.FOLDER / "zoo.controls.csv").query("dataset == 'shoulder'")
+    controls.to_csv(folder / "controls.csv", index=False)
+    boards.copy_board("zoo")
+    lines = boards.board("zoo", "shoulder").splitlines()
+    assert lines[0].endswith("| MiB | newcomers | newcomers vs Local |")
+    assert [line.split(" | ")[1] for line in lines[2:4]] == ["FedAMP", "Local"]
+    assert {task: boards.board("zoo", task) for task in before} == before
+    rows = pd.read_csv(folder / "cohorts.csv").query("reported").set_index("method")["mean"]
+    shown = [float(line.split(" | ")[-2].split(" ± ")[0]) for line in lines[2:4]]
+    assert shown == pytest.approx([rows["FedAMP"], rows["Local"]], abs=0.006)
+    texts = [path.read_bytes() for path in sorted(boards.FOLDER.iterdir())]
+    boards.copy_board("zoo")
+    assert [path.read_bytes() for path in sorted(boards.FOLDER.iterdir())] == texts
 
 
 def test_a_missing_board_is_named(monkeypatch, tmp_path) -> None:

@@ -122,9 +122,9 @@ def test_what_newcomers_get() -> None:
 
 
 def test_which_graphs_collapse() -> None:
-    rows = pd.read_csv(collapse.TABLE, keep_default_na=False)
+    rows = pd.read_csv(collapse.stored("collapse"), keep_default_na=False)
     page = collapse.PAGE.read_text(encoding="utf-8")
-    assert f"<!-- collapse -->\n{collapse.table()}<!-- end -->" in page
+    assert collapse.fill_blocks(page) == page
     first, last = (rows[rows["when"] == when].set_index(["method", "task"]) for when in ("first", "last"))
     tasks = set(rows["task"])
     always = {"FedAMP", "pFedGAT", "SFL"}

@@ -1,13 +1,14 @@
 """Leaderboards of whole studies in the docs, from docs/boards/<study>.csv and <study>.controls.csv.
 
 python -m tools.docs.boards STUDY...    copy results/<study>/leaderboard.csv and controls.csv, store
-the scores of all clients in <study>.clients.csv.gz, then rewrite the pages
+the scores of all clients in <study>.clients.csv.gz and those of newcomers in <study>.newcomers.csv, then rewrite the
+pages; rows of tasks that were not run stay
 python -m tools.docs.boards             rewrite the pages
 """
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -16,9 +17,12 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import read_table
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
+from fedweave.results.cohorts import NEWCOMERS
+from fedweave.results.formats import format_score
+from fedweave.results.marks import SYMBOLS
 from tools.docs import claims
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import rewrite, store
+from tools.pages import rewrite, store, with_others
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"))
@@ -29,8 +33,12 @@ COLUMNS = {
     "post": "after training", "worst10": "worst 10 %", "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT",
     "gain": "gain / loss", "mib": "MiB",
 }  # fmt: skip
+# Where clients come later: their scores at the reported point, and the verdict against Local on their rows.
+LATE = {"late": "newcomers", "late_local": "newcomers vs Local"}
+NEWCOMERS_ENDING, KEYS = ".newcomers.csv", ("dataset", "setting")
 RESTORE_HINT = "git restore brings it back"
 OUTCOMES = ("vs_local", "vs_fedavg_ft", "mark")  # empty where no test was possible
+READING: dict[str, Any] = {"dtype": dict.fromkeys(OUTCOMES, str), **results.AS_WRITTEN}
 
 
 def main(*studies: str) -> None:
@@ -51,15 +59,22 @@ def copy_board(study: str) -> None:
     Raises:
         BadInput: the study has no leaderboard.
     """
-    for ending, name in FILES.items():
-        source = paths.RESULTS / study / name
-        if not source.is_file():
-            raise BadInput(f"{source}: does not exist yet; make it with: fedweave study use {study} && dvc repro")
-        rows = pd.read_csv(source, dtype=dict.fromkeys(OUTCOMES, str), **results.AS_WRITTEN)
+    tables = {ending: _read(study, name) for ending, name in FILES.items()}
+    if (paths.RESULTS / study / "cohorts.csv").is_file():
+        rows = _read(study, "cohorts.csv")
+        tables[NEWCOMERS_ENDING] = rows[(rows["cohort"] == NEWCOMERS) & rows["reported"]]
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for ending, rows in tables.items():
         target = FOLDER / f"{study}{ending}"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        store(rows, target)
-    claims.store_clients(results.load_study(paths.RESULTS / study), FOLDER / f"{study}{CLIENTS}")
+        store(with_others(rows, target, KEYS, tables[".csv"], **READING), target)
+    claims.store_clients(results.load_study(paths.RESULTS / study), FOLDER / f"{study}{CLIENTS}", KEYS)
+
+
+def _read(study: str, name: str) -> pd.DataFrame:
+    source = paths.RESULTS / study / name
+    if not source.is_file():
+        raise BadInput(f"{source}: does not exist yet; make it with: fedweave study use {study} && dvc repro")
+    return pd.read_csv(source, **READING)
 
 
 def fill_blocks(page: str) -> str:
@@ -75,7 +90,25 @@ def board(study: str, task: str) -> str:
     """
     rows, controls = (_rows(FOLDER / f"{study}{ending}", task) for ending in FILES)
     cells = [*results.leaderboard_rows(rows), *results.control_rows(controls)]
-    return "".join(map(_line, [COLUMNS, dict.fromkeys(COLUMNS, "--:") | {"method": "---"}, *cells]))
+    late = _late_cells(study, task)
+    columns = COLUMNS | (LATE if late else {})
+    lines = [columns, dict.fromkeys(columns, "--:") | {"method": "---"}]
+    lines += [line | late.get(line["method"], {}) for line in cells]
+    return "".join(f"| {' | '.join(line.get(key, '') for key in columns)} |\n" for line in lines)
+
+
+def _late_cells(study: str, task: str) -> dict[str, dict[str, str]]:
+    """Method -> the cells `LATE` of its row; none where all clients are there from the start."""
+    if not (source := FOLDER / f"{study}{NEWCOMERS_ENDING}").is_file():
+        return {}
+    rows = read_table(source, (*KEYS, "method", "mean"), RESTORE_HINT, **results.AS_WRITTEN).query("dataset == @task")
+    return {
+        row["method"]: {
+            "late": format_score(row["mean"], row["std"], row["metric"]),
+            "late_local": SYMBOLS.get(row["vs_local"], ""),
+        }
+        for row in rows.to_dict("records")
+    }
 
 
 def _rows(source: Path, task: str) -> pd.DataFrame:
@@ -87,10 +120,6 @@ def _rows(source: Path, task: str) -> pd.DataFrame:
     if task not in tasks.to_numpy():
         raise BadInput(f"{source}: has no task {task!r}, only {', '.join(sorted(set(tasks)))}")
     return rows[tasks == task]
-
-
-def _line(cells: Mapping[str, str]) -> str:
-    return f"| {' | '.join(cells.get(key, '') for key in COLUMNS)} |\n"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from fedweave.results import statistics
 from fedweave.study.config import read_yaml
 from tools.docs import questions
 from tools.docs.stored_numbers import FOLDER
+from tools.pages import with_others
 
 WORDS = FOLDER / "claims.yaml"
 QUESTION = re.compile(r"\{([^{}]+)\}")
@@ -101,10 +102,7 @@ def store_clients(study: results.Study, target: Path, keys: Sequence[str] = ()) 
         keys: rows of `target` that differ from all new ones in these columns stay; none stay without keys.
     """
     new = client_rows(study)
-    if target.is_file() and keys:
-        old = pd.read_csv(target)
-        found = old.merge(new[[*keys]].drop_duplicates(), on=[*keys], how="left", indicator=True)["_merge"]
-        kept = old[found.to_numpy() == "left_only"]
-        new = pd.concat([kept, new]).sort_values([*keys], kind="stable")
+    if keys:
+        new = with_others(new, target, keys, new).sort_values([*keys], kind="stable")
     text = new.to_csv(index=False, lineterminator="\n", float_format="%.6g")
     write_atomic(target, gzip.compress(text.encode(), mtime=0))  # the same rows are the same bytes

@@ -1,9 +1,9 @@
-"""The table of collapsed graphs in docs/graphs.md: every method with a learned graph, on five tasks.
+"""The tables of collapsed graphs in docs/graphs.md: every method with a learned graph, on five tasks each.
 
-python -m tools.docs.collapse take    measure the graphs in results/collapse, then rewrite the page
-python -m tools.docs.collapse         rewrite the page
+python -m tools.docs.collapse STUDY...    measure the graphs in results/<study>, then rewrite the page
+python -m tools.docs.collapse             rewrite the page
 
-docs/boards/collapse.csv has the quantities of collapse after the first and the last recorded round, averaged over
+docs/boards/<study>.csv has the quantities of collapse after the first and the last recorded round, averaged over
 seeds and layers.
 """
 
@@ -19,48 +19,55 @@ from fedweave.files.atomic import read_table
 from fedweave.graphs.quality import FROM_SELF, FROM_UNIFORM, SOURCES, VARIATION, collapse, quality
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
-from tools.pages import markdown, refresh, rewrite, store
+from tools.pages import markdown, rewrite, store
 
-STUDY = "collapse"
-TABLE, PAGE = Path(f"docs/boards/{STUDY}.csv"), Path("docs/graphs.md")
-BLOCK = re.compile(r"(<!-- collapse -->\n).*?(<!-- end -->)", re.DOTALL)
+PAGE = Path("docs/graphs.md")
+BLOCK = re.compile(r"(<!-- collapse: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # study
 QUANTITIES = (SOURCES, FROM_UNIFORM, FROM_SELF, VARIATION)
+NO_BREAK = "\N{NO-BREAK SPACE}"
 WHEN = {"first": 0, "last": -1}  # of the recorded rounds
 
 
-def main(action: str = "") -> None:
-    """Rewrite the page; with "take", first measure the graphs."""
-    refresh(action, take, lambda: rewrite(PAGE, lambda page: BLOCK.sub(lambda m: m[1] + table() + m[2], page)))
+def main(*studies: str) -> None:
+    """Store the quantities of collapse of the graphs of `studies`, and rewrite the page."""
+    for study in studies:
+        store(pd.DataFrame(_rows(results.load_study(paths.RESULTS / study))), stored(study), 4)
+    rewrite(PAGE, fill_blocks)
 
 
-def take() -> None:
-    """Store the quantities of collapse of the study's graphs."""
-    store(pd.DataFrame(_rows(results.load_study(paths.RESULTS / STUDY))), TABLE, 4)
+def stored(study: str) -> Path:
+    """The file behind the table of a study."""
+    return Path(f"docs/boards/{study}.csv")
+
+
+def fill_blocks(page: str) -> str:
+    """The text of the page with the current tables in its blocks."""
+    return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
 
 
 def _rows(study: results.Study) -> Iterator[dict[str, Any]]:
     for run in study.runs:
-        stored = [*results.graphs_by_seed(run).values()]
-        for when, index in WHEN.items() if stored else ():
-            measured = pd.DataFrame([quality(graphs.weights[index], None, None) for graphs in stored])
+        by_seed = [*results.graphs_by_seed(run).values()]
+        for when, index in WHEN.items() if by_seed else ():
+            measured = pd.DataFrame([quality(graphs.weights[index], None, None) for graphs in by_seed])
             means = measured.reindex(columns=[*QUANTITIES]).mean()
             yield {
                 "task": run.task,
                 "method": run.label,
-                "clients": stored[0].weights.shape[-1],
+                "clients": by_seed[0].weights.shape[-1],
                 "when": when,
-                "round": stored[0].rounds[index],
+                "round": by_seed[0].rounds[index],
                 **means.to_dict(),
                 "collapsed": collapse(means[VARIATION], means[FROM_SELF]),
             }
 
 
-def table() -> str:
+def table(study: str) -> str:
     """A row for each method, a column for each task: effective sources after the first and the last round, and how
     the last graph has collapsed.
     """
     needed = ("task", "method", "when", *QUANTITIES)
-    rows = read_table(TABLE, needed, "git restore brings it back", **results.AS_WRITTEN)
+    rows = read_table(stored(study), needed, "git restore brings it back", **results.AS_WRITTEN)
     cells = rows.set_index(["method", "task", "when"])
     tasks = dict(zip(rows["task"], rows["clients"], strict=True))
     methods = sorted(set(rows["method"]), key=str.casefold)
@@ -73,8 +80,12 @@ def _cell(cells: pd.DataFrame, method: str, task: str) -> str:
         return results.EMPTY
     first, last = (cells.loc[(method, task, when)] for when in WHEN)
     word = last["collapsed"]
-    numbers = f"{first[SOURCES]:.1f} → {last[SOURCES]:.1f}"
-    return f"{numbers}, **{word}**" if isinstance(word, str) and word else numbers
+    numbers = NO_BREAK.join((_count(first[SOURCES]), "→", _count(last[SOURCES])))
+    return f"{numbers} **{word}**" if isinstance(word, str) and word else numbers
+
+
+def _count(sources: float) -> str:
+    return f"{sources:.1f}" if sources < 10 else f"{sources:.0f}"
 
 
 if __name__ == "__main__":
