@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedweave.errors import BadInput
-from fedweave.models.base import ClientModel, find_shared_parameter, make_frozen_buffers
+from fedweave.models import adapters
+from fedweave.models.base import CONSTANTS, ClientModel, add_constants, find_shared_parameter, make_constants
 from fedweave.models.context import ForwardContext
 from fedweave.models.inputs import Layout, OneModule, call, describe, shapes
 from fedweave.models.keyed_layers import FUNCTIONS, KeyedFunctions, make_keyed
@@ -44,6 +45,7 @@ class AdaptedModel(ClientModel):
         context = make_keyed(module, adapter.name)
         for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[table] = module.__dict__[table]
+        add_constants(self, module.__dict__.get(CONSTANTS, ()))
         self.__dict__ |= {
             "inner": module,
             "context": context,
@@ -126,6 +128,7 @@ class Adapter:
         splits: whether the outputs of the module are those of its head.
         code: hash of the model's structure, of its source, and of the values of an instance.
         inputs: of a module with several inputs, which are stored as one vector.
+        trained: the adapter that is trained besides the head, or None to train all that is not frozen.
     """
 
     make: Callable[[], nn.Module]
@@ -137,10 +140,14 @@ class Adapter:
     splits: bool
     code: str
     inputs: Layout = ()
+    trained: adapters.TrainedPart | None = None
 
     def __call__(self) -> ClientModel:
         """A client model."""
-        return AdaptedModel(_prepare(self.make(), self.shape, self.name, self.inputs), self)
+        module = _prepare(self.make(), self.shape, self.name, self.inputs)
+        if self.trained:
+            adapters.insert(self.trained, module, [self.head], "adapter")
+        return AdaptedModel(module, self)
 
     def call(self, module: nn.Module, x: Tensor) -> Tensor:
         """Outputs of the module for stored rows [B, ...], which it gets in the shape of its inputs, [B, *shape]."""
@@ -156,6 +163,7 @@ def adapt(
     head: str | None = None,
     windows: bool = False,
     inputs: Layout = (),
+    adapter: adapters.Block = None,
 ) -> Adapter:
     """An adapter of `model` for inputs of `shape` and `outputs` outputs.
 
@@ -165,6 +173,7 @@ def adapt(
         head: name of the layer that maps features to outputs; default: the last layer with parameters that runs.
         windows: whether inputs [T, C] are stored as [C, 1, T].
         inputs: of rows with several inputs, whose shapes a callable gets in place of `shape`.
+        adapter: what is trained besides the head, such as {"name": "lora", "rank": 4}; the rest is frozen.
 
     Raises:
         BadInput: `model` gives no module, the module fails on an input, or one of its layers cannot be adapted.
@@ -175,11 +184,16 @@ def adapt(
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
         module = _prepare(module, shape, name, inputs)
-        _check_parameters(module, name)
+        if not adapter:
+            _check_parameters(module, name)
         code = _hash(module, model if isinstance(model, nn.Module) else None, inputs)
         make_keyed(module, name)
         head_name, functional, splits = _inspect(module, shape, name, head, inputs)
-    return Adapter(make, name, shape, windows, head_name, functional, splits, code, inputs)
+        trained = adapters.parse(adapter)
+        result = Adapter(make, name, shape, windows, head_name, functional, splits, code, inputs, trained)
+        if trained:
+            _check_parameters(result(), name)
+    return result
 
 
 def _module_factory(model: Any, shape: Any, outputs: int) -> tuple[Callable[[], nn.Module], str]:
@@ -214,11 +228,11 @@ def _build_module(make: Callable[[], nn.Module], name: str) -> nn.Module:
 
 
 def _prepare(module: nn.Module, shape: tuple[int, ...], name: str, inputs: Layout) -> nn.Module:
-    """`module` with initialised parameters in named layers; frozen ones become buffers, never trained or sent."""
+    """`module` with initialised parameters in named layers; frozen ones become constants."""
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         with torch.no_grad():
             _run(module, torch.zeros(2, *shape), name, inputs)
-    make_frozen_buffers(module)
+    make_constants(module)
     if not module._parameters:
         return module
     layers = OrderedDict(model=module)

@@ -13,7 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from fedweave.errors import BadInput
-from fedweave.models.base import masked_moments
+from fedweave.models.base import has_constant_moments, masked_moments
 from fedweave.models.context import ForwardContext
 from fedweave.models.recurrent import RECURRENT
 from fedweave.tensors import dropout_keys
@@ -95,7 +95,7 @@ class KeyedBatchNorm(KeyedLayer):
     def forward(self, x: Tensor) -> Tensor:
         context, mean, var = self.context, self.running_mean, self.running_var
         x = x.to(mean.dtype)
-        if context.key is None:
+        if context.key is None or has_constant_moments(self):
             return F.batch_norm(x, mean, var, self.weight, self.bias, False, self.momentum, self.eps)
         if context.mask is None and x.numel() > x.shape[1]:
             return F.batch_norm(x, mean, var, self.weight, self.bias, True, self.momentum, self.eps)
