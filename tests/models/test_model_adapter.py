@@ -354,7 +354,9 @@ def test_instances_keep_their_values_and_classes_are_drawn() -> None:
     instance[0].requires_grad_(False)
     task = RowClassification(adapt(instance, (6,), 3))
     assert task.params == ("1.weight", "1.bias")
-    assert {*task.buffers} == {"0.weight", "0.bias"}
+    assert {*task.constants} == {"0.weight", "0.bias"}
+    assert not task.buffers
+    assert {*task.init(0)} == {"1.weight", "1.bias"}
 
 
 class Masked(nn.Module):

@@ -1,6 +1,7 @@
 """Task: pure functions of a client model and its objective.
 
-A *model* is one flat dictionary name -> tensor of parameters and BatchNorm buffers. A "layer" is one module that owns
+A *model* is one flat dictionary name -> tensor of parameters and BatchNorm buffers; frozen parameters are constants of
+the task, and no part of it. A "layer" is one module that owns
 parameters: its weight and bias together.
 """
 
@@ -18,8 +19,9 @@ from fedweave.client.functional import copy_buffer, invoke
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
-from fedweave.models.base import ClientModel, Inputs, find_norms, layers
+from fedweave.models.base import ClientModel, Inputs, find_constants, find_norms, layers
 from fedweave.models.gcn import SparseMatrix
+from fedweave.tensors import trees
 from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params, is_mapped
 
@@ -63,8 +65,11 @@ class Task(ABC):
 
     @cached_property
     def template(self) -> ClientModel:
-        """The module whose `forward` every client runs; its own parameters are never used."""
-        with torch.random.fork_rng(devices=[]):
+        """The module whose `forward` every client runs, with its constants; its own parameters are never used.
+
+        Constants that are drawn at random are the same in all repetitions.
+        """
+        with use_seed(0):
             return self.build().to(self.dtype)
 
     @cached_property
@@ -73,18 +78,24 @@ class Task(ABC):
         return tuple(name for name, _ in self.template.named_parameters())
 
     @cached_property
+    def constants(self) -> tuple[str, ...]:
+        """Names of the frozen parameters: one for all clients, in `template`, and no part of a model."""
+        return find_constants(self.template)
+
+    @cached_property
     def buffers(self) -> tuple[str, ...]:
-        """Names of the buffers: BatchNorm statistics, and a module's own, such as a mask."""
-        return tuple(name for name, _ in self.template.named_buffers())
+        """Names of the buffers of a model: BatchNorm statistics, and a module's own, such as a mask."""
+        return tuple(trees.omit(dict(self.template.named_buffers()), self.constants))
 
     @cached_property
     def integer_buffers(self) -> tuple[str, ...]:
         """Names of the buffers of whole numbers or truth values, of which there is no mean."""
-        return tuple(name for name, value in self.template.named_buffers() if not value.is_floating_point())
+        buffers = dict(self.template.named_buffers())
+        return tuple(name for name in self.buffers if not buffers[name].is_floating_point())
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names of all parameters and buffers."""
+        """Names of all parameters and buffers of a model."""
         return frozenset({*self.params, *self.buffers})
 
     @cached_property
@@ -110,7 +121,8 @@ class Task(ABC):
         """A freshly initialised model, a function of `seed`."""
         with use_seed(seed):
             module = self.build().to(self.dtype)
-        return {name: value.detach().clone() for name, value in [*module.named_parameters(), *module.named_buffers()]}
+        tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return {name: value.detach().clone() for name, value in trees.omit(tensors, self.constants).items()}
 
     def objective(self, data: ClientData, row_losses: RowLosses | None = None) -> Loss:
         """The client's loss as a function of (model, rows, key): the mean of `row_losses`, by default the task's.

@@ -195,6 +195,8 @@ def run(
     settings = timeline.settings
     join_settings = (settings.newcomers, settings.seed, executor, settings.upload_path)
     first_method, founders = timeline.stages[0].method, timeline.founders
+    for stage in timeline.stages:
+        stage.method.task.template.to(federation.ids.device)  # constants are used from there
     with use_storage(settings.storage), guards.forbid_unkeyed_draws(type(first_method).__name__, "before round 1"):
         state = resume or begin(first_method, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = DownloadCache(), Accountant(timeline)

@@ -20,7 +20,7 @@ from fedweave.client.stacked_steps import ExecutionMode, use_mode
 from fedweave.engine.clients import Cohort
 from fedweave.engine.guards import draws_and_names as guards
 from fedweave.errors import BadInput
-from fedweave.models import parameter_count
+from fedweave.models.base import has_weights, weight_count
 from fedweave.models.gcn import GraphConv
 from fedweave.processes import forks
 from fedweave.tensors import compilation, recordings, trees
@@ -184,8 +184,8 @@ def choose_executor(
     """
     if pooled and name == "auto":
         return Loop()
-    types = {type(module) for module in network.modules() if any(True for _ in module.parameters(recurse=False))}
-    size, auto_on_cpu = parameter_count(network), name == "auto" and device == "cpu"
+    types = {type(module) for module in network.modules() if has_weights(module)}
+    size, auto_on_cpu = weight_count(network), name == "auto" and device == "cpu"
     slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
     if name == "processes":
         return _processes(device)

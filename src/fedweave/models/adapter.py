@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedweave.errors import BadInput
-from fedweave.models.base import ClientModel, find_shared_parameter, make_frozen_buffers
+from fedweave.models.base import CONSTANTS, ClientModel, add_constants, find_shared_parameter, make_constants
 from fedweave.models.context import ForwardContext
 from fedweave.models.inputs import Layout, OneModule, call, describe, shapes
 from fedweave.models.keyed_functions import KeyedFunctions, may_draw
@@ -45,6 +45,7 @@ class AdaptedModel(ClientModel):
         context = make_keyed(module, adapter.name)
         for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[table] = module.__dict__[table]
+        add_constants(self, module.__dict__.get(CONSTANTS, ()))
         self.__dict__ |= {
             "inner": module,
             "context": context,
@@ -215,11 +216,11 @@ def _build_module(make: Callable[[], nn.Module], name: str) -> nn.Module:
 
 
 def _prepare(module: nn.Module, shape: tuple[int, ...], name: str, inputs: Layout) -> nn.Module:
-    """`module` with initialised parameters in named layers; frozen ones become buffers, never trained or sent."""
+    """`module` with initialised parameters in named layers; frozen ones become constants."""
     if any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         with torch.no_grad():
             _run(module, torch.zeros(2, *shape), name, inputs)
-    make_frozen_buffers(module)
+    make_constants(module)
     if not module._parameters:
         return module
     layers = OrderedDict(model=module)

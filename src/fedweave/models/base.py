@@ -1,6 +1,7 @@
 """What client models share: the features/head split, named layers, and a batch norm that can be mapped."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -11,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedweave.errors import BadInput
 from fedweave.tensors.trees import is_mapped
 
+CONSTANTS = "_constants"  # the attribute of a module with the names of those of its buffers that are constants
 Inputs = Any
 """A batch [B, ...], or for graph clients the tuple (x [V, F], edges [3, E], weight [E])."""
 
@@ -143,13 +145,34 @@ def find_shared_parameter(model: nn.Module) -> tuple[str, str] | None:
     return None
 
 
-def make_frozen_buffers(model: nn.Module) -> None:
-    """Make buffers of the parameters that are frozen (`requires_grad` is false): they are never trained or sent."""
+def make_constants(model: nn.Module) -> None:
+    """Make constants of the parameters that are frozen (`requires_grad` is false).
+
+    They are a part of the module, one for all clients: never trained, sent or stored by a client. In the module they
+    are buffers, so that they follow its type and device.
+    """
     for layer in model.modules():
-        for name, value in list(layer._parameters.items()):
-            if value is not None and not value.requires_grad:
-                del layer._parameters[name]
-                layer.register_buffer(name, value.detach())
+        frozen = [name for name, value in layer._parameters.items() if value is not None and not value.requires_grad]
+        for name in frozen:
+            value = layer._parameters.pop(name)
+            layer.register_buffer(name, None if value is None else value.detach())
+        add_constants(layer, frozen)
+
+
+def add_constants(layer: nn.Module, names: Iterable[str]) -> None:
+    """Declare buffers of `layer` constants."""
+    if added := frozenset(names):
+        layer.__dict__[CONSTANTS] = layer.__dict__.get(CONSTANTS, frozenset()) | added
+
+
+def find_constants(model: nn.Module) -> tuple[str, ...]:
+    """Names of the constants of `model`, in its order."""
+    return tuple(
+        f"{path}.{name}" if path else name
+        for path, layer in model.named_modules()
+        for name in layer._buffers
+        if name in layer.__dict__.get(CONSTANTS, ())
+    )
 
 
 def check_parameters(model: nn.Module, where: str) -> None:
@@ -170,3 +193,14 @@ def check_parameters(model: nn.Module, where: str) -> None:
 def parameter_count(model: nn.Module) -> int:
     """Number of trainable scalars: batch normalisation's scale and shift count, buffers do not."""
     return sum(p.numel() for p in model.parameters())
+
+
+def has_weights(layer: nn.Module) -> bool:
+    """Whether `layer` itself has parameters or constants."""
+    return any(value is not None for value in layer._parameters.values()) or CONSTANTS in layer.__dict__
+
+
+def weight_count(model: nn.Module) -> int:
+    """Number of scalars that a forward pass multiplies with: trainable ones and constants."""
+    tensors = dict(model.named_buffers())
+    return parameter_count(model) + sum(tensors[name].numel() for name in find_constants(model))

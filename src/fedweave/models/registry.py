@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedweave.errors import BadInput, choose
-from fedweave.models.base import ClientModel, check_parameters, make_frozen_buffers
+from fedweave.models.base import ClientModel, check_parameters, make_constants
 from fedweave.registry import check_name, register
 from fedweave.settings import Setting, describe
 
@@ -57,7 +57,7 @@ def build(
 ) -> ClientModel:
     """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
 
-    Its frozen parameters become buffers, which are never trained or sent.
+    Its frozen parameters become constants, see `make_constants`.
 
     Args:
         categories: how many codes each value of a vector has, 0 for a number, as `Dataset.categories`.
@@ -79,7 +79,7 @@ def build(
             f"use {alternatives}, or give categories one column per value (embed=False)"
         )
     network = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
-    make_frozen_buffers(network)
+    make_constants(network)
     check_parameters(network, f"model {name}")
     parts = [part for part, _ in network.named_children()]
     if isinstance(network.head, str) or not network.head or not {*network.head} <= {*parts}:

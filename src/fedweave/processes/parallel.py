@@ -48,16 +48,15 @@ def allocate_workers(network: "nn.Module", repetitions: int, device: str, client
 
     The number depends on the machine's total memory, not on its free memory, so that it is the same every time.
     """
-    from fedweave.models import parameter_count
+    from fedweave.models.base import parameter_count, weight_count
 
     if device != "cpu" or "fork" not in multiprocessing.get_all_start_methods():
         return 1, max(1, cores())
-    size = parameter_count(network)
     # Below twice the cores, all repetitions run at once: on two cores, three at once end earlier than two and then one.
     useful = repetitions if repetitions < 2 * cores() else cores()
-    possible = total_memory() // (COPIES * 4 * clients * max(1, size))
+    possible = total_memory() // (COPIES * 4 * clients * max(1, parameter_count(network)))
     workers = max(1, min(useful, possible))
-    return workers, 1 if size < SMALL else max(1, cores() // workers)
+    return workers, 1 if weight_count(network) < SMALL else max(1, cores() // workers)
 
 
 class Inbox:

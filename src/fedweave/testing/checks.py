@@ -20,7 +20,7 @@ from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.protocol import Method
 from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
-from fedweave.models.base import ClientModel, check_parameters, find_norms, has_running_moments, make_frozen_buffers
+from fedweave.models.base import ClientModel, check_parameters, find_norms, has_running_moments, make_constants
 from fedweave.testing import contract
 from fedweave.testing.federations import CLASSES, rows_federation
 
@@ -40,7 +40,7 @@ def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 
     model, x = build(shape, outputs), torch.randn(4, *shape)
     name = type(model).__name__
     assert isinstance(model, ClientModel), f"{name}: derive it from fedweave.models.ClientModel"
-    make_frozen_buffers(model)
+    make_constants(model)
     try:
         check_parameters(model, name)
     except BadInput as error:
@@ -97,9 +97,9 @@ def _check_normalisation(model: ClientModel, name: str) -> None:
 
 
 def _build_trainable(build: Callable[..., ClientModel], shape: tuple[int, ...], outputs: int) -> ClientModel:
-    """A model as runs make it, with its frozen parameters as buffers."""
+    """A model as runs make it, with its frozen parameters as constants."""
     model = build(shape, outputs)
-    make_frozen_buffers(model)
+    make_constants(model)
     return model
 
 
