@@ -359,36 +359,6 @@ def test_instances_keep_their_values_and_classes_are_drawn() -> None:
     assert {*task.init(0)} == {"1.weight", "1.bias"}
 
 
-class Masked(nn.Module):
-    """Buffers of integers and booleans, and batch normalisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("order", torch.tensor([1, 0, 2, 3, 4, 5]))
-        self.register_buffer("mask", torch.tensor([True] * 5 + [False]))
-        self.norm, self.fc1, self.fc = nn.BatchNorm1d(6), nn.Linear(6, 8), nn.Linear(8, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(self.fc1(self.norm(x[:, self.order] * self.mask)).relu())
-
-
-@pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
-@pytest.mark.parametrize("name", ["central", "fedala", "fedavg", "fedem", "pefll", "perfedavg"])
-def test_integers_and_booleans_in_buffers_are_unchanged(name: str, executor: Loop | Batched) -> None:
-    """This also holds if the statistics of BatchNorm are averaged."""
-    task, cls = RowClassification(adapt(Masked, (6,), CLASSES)), METHODS[name]
-    training = Training(batch_size=4, drop_last=True, average_buffers=cls.averages)
-    method = cls(task=task, solver=SGD(lr=0.1), training=training)
-    *_, report = run(method, rows_federation(), Settings(rounds=2, seed=1), executor)
-    own = Masked().state_dict()
-    for model in report.models.values():
-        found = trees.flatten_paths(model)
-        assert {path.rpartition("/")[2] for path in found} >= {"order", "mask"}
-        for path, value in found.items():
-            if (buffer := path.rpartition("/")[2]) in ("order", "mask"):
-                assert torch.equal(value, own[buffer].expand_as(value)), path
-
-
 def test_the_code_hash_depends_on_structure_source_and_values() -> None:
     """It does not depend on a comment."""
 

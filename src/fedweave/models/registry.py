@@ -81,9 +81,8 @@ def build(
     network = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
     make_constants(network)
     check_parameters(network, f"model {name}")
-    parts = [part for part, _ in network.named_children()]
-    if isinstance(network.head, str) or not network.head or not {*network.head} <= {*parts}:
-        raise BadInput(
-            f"model {name}: head is {network.head!r}; give a tuple of its last modules, of {', '.join(parts)}"
-        )
+    parts = dict(network.named_modules())
+    if isinstance(network.head, str) or not network.head or not {*network.head} <= parts.keys():
+        children = ", ".join(part for part, _ in network.named_children())
+        raise BadInput(f"model {name}: head is {network.head!r}; give a tuple of its last modules, of {children}")
     return network

@@ -103,6 +103,7 @@ def _check_model(model: Mapping[str, Any], where: str) -> None:
             )
             check_value(value, options[name].type, f"{where}.{name}")
             options[name].check_bounds(value, f"{where}.{name}")
+    MODELS[model["name"]].check(model, where)
 
 
 def _check_partition(partition: Mapping[str, Any], where: str) -> None:
