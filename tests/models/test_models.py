@@ -8,7 +8,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedweave.errors import BadInput
 from fedweave.models import MODELS, build, gcn, gcn_norm, layers, parameter_count
-from fedweave.models.base import BatchNorm, ClientModel
+from fedweave.models.base import BatchNorm, ClientModel, has_running_moments
 from fedweave.models.cnn import to_channels_last
 from fedweave.models.gcn import propagate
 from fedweave.models.gru import GRUCell
@@ -60,10 +60,11 @@ SMALL = {
     "moon3": ((1, 16, 16), {}),
     "small_cnn": ((1, 8, 8), {}),
     "resnet18": ((1, 32, 32), {}),
+    "torchvision": ((1, 32, 32), {"arch": "shufflenet_v2_x0_5"}),
     "gru": ((4, 2), {"hidden": 5}),
     "gcn": ((6,), {"hidden": 5, "dropout": 0.4}),
 }
-NORMALISED = ("aghn_cnn", "lenet16", "small_cnn", "resnet18")
+NORMALISED = ("aghn_cnn", "lenet16", "small_cnn", "resnet18", "torchvision")
 
 
 def make(name: str, outputs: int = 3, seed: int = 0) -> ClientModel:
@@ -122,7 +123,7 @@ def test_a_model_has_what_it_declares(name: str) -> None:
     choices = [{**options, "batch_norm": has} for has in (True, False)] if "batch_norm" in options else [options]
     for arguments in choices:
         layers_ = [*build(name, shape, 2, **arguments).modules()]
-        assert ("batch_norm" in capabilities(name, arguments)) == any(isinstance(m, BatchNorm) for m in layers_)
+        assert ("batch_norm" in capabilities(name, arguments)) == any(map(has_running_moments, layers_))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -18,7 +18,8 @@ from fedweave.models import adapters
 from fedweave.models.base import CONSTANTS, ClientModel, add_constants, find_shared_parameter, make_constants
 from fedweave.models.context import ForwardContext
 from fedweave.models.inputs import Layout, OneModule, call, describe, shapes
-from fedweave.models.keyed_layers import FUNCTIONS, KeyedFunctions, make_keyed
+from fedweave.models.keyed_functions import KeyedFunctions, may_draw
+from fedweave.models.keyed_layers import make_keyed
 from fedweave.models.source import source_of
 from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.seeding import use_seed
@@ -286,7 +287,7 @@ class _DropoutDetector(torch.overrides.TorchFunctionMode):
     is_called = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.is_called = self.is_called or func in FUNCTIONS
+        self.is_called = self.is_called or may_draw(func)
         return func(*args, **(kwargs or {}))
 
 

@@ -106,6 +106,7 @@ def _check_model(model: Mapping[str, Any], where: str) -> None:
             )
             check_value(value, options[name].type, f"{where}.{name}")
             options[name].check_bounds(value, f"{where}.{name}")
+    MODELS[model["name"]].check(model, where)
 
 
 def check_adapter(block: Any, where: str) -> None:
