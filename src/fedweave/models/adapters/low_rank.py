@@ -27,7 +27,12 @@ class LowRank(nn.Module):
         self.A = nn.Parameter(weight.new_empty(rank, columns), requires_grad=trains_a)
         self.B = nn.Parameter(weight.new_zeros(rows, rank))
         self.scale = scale
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw A anew; B is 0."""
         nn.init.kaiming_uniform_(self.A, a=5**0.5)
+        nn.init.zeros_(self.B)
 
     def forward(self) -> Tensor:
         """The change [out, in]."""
