@@ -12,9 +12,11 @@ from fedweave.client.task import RowClassification
 from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run
 from fedweave.engine.executors import Batched, Executor, Loop, Processes, choose_executor
+from fedweave.engine.protocol import Start
 from fedweave.engine.records import Report, Settings
 from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
+from fedweave.families.ensembles import initial_models
 from fedweave.methods import METHODS
 from fedweave.models import build
 from fedweave.models.adapter import adapt
@@ -219,3 +221,12 @@ def test_the_executor_is_that_of_the_whole_model() -> None:
     """Frozen convolutions are as slow side by side as trained ones."""
     adapted = build("lenet16", (3, 32, 32), CLASSES, adapter=LORA)
     assert type(choose_executor("auto", adapted, "cpu")) in (Loop, Processes)
+
+
+def test_components_of_a_given_module_differ_in_what_they_compute() -> None:
+    """Two draws of A alone would be equal models, as B begins at 0; then heads are drawn anew."""
+    task = RowClassification(adapt(MODELS["functional"][0](), (6,), CLASSES, adapter=LORA))
+    start = Start(task.init(1), {}, 2, 7, None, torch.arange(2))
+    x = torch.randn(4, 6)
+    outputs = [task.call(model, x) for model in initial_models(task, start, 2)]
+    assert not torch.allclose(*outputs)

@@ -19,6 +19,7 @@ from fedweave.client.functional import copy_buffer, invoke
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
+from fedweave.models.adapters import low_ranks
 from fedweave.models.base import ClientModel, Inputs, find_constants, find_norms, layers
 from fedweave.models.gcn import SparseMatrix
 from fedweave.tensors import trees
@@ -107,6 +108,12 @@ class Task(ABC):
     def head(self) -> tuple[str, ...]:
         """Parameter names of the head: the last module, or the last ones, with all that they contain."""
         return tuple(name for module in self.template.head for name in self.params if name.startswith(f"{module}."))
+
+    @cached_property
+    def products_to_mix(self) -> tuple[tuple[str, str], ...]:
+        """Names of A and B of the adapters whose products servers mix, in place of A and B themselves."""
+        pairs = {f"{p}.A": f"{p}.B" for p, layer in low_ranks(self.template).items() if layer.mix == "product"}
+        return tuple((a, b) for a, b in pairs.items() if a in self.params)
 
     @cached_property
     def norms(self) -> tuple[str, ...]:

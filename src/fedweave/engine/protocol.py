@@ -170,6 +170,11 @@ class Method(NamedSettings, ABC):
         """Names of the model that never leave a client; by default the BatchNorm buffers."""
         return self.statistics
 
+    @property
+    def mixes_products(self) -> bool:
+        """Whether the server mixes adapters by their products if the model asks for it, or mixes nothing."""
+        return False
+
     def join(self, model: Params) -> ClientState:
         """A client's private state on joining, by default what it keeps of `model`, the common initial model."""
         return trees.select(model, self.local_names)

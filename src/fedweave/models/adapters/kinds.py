@@ -83,6 +83,11 @@ class Lora(TrainedPart):
     trains: Annotated[
         Literal["both", "B"], "both, or B alone over one random A for all clients (FFA-LoRA, arXiv:2403.12313)"
     ] = "both"
+    mix: Annotated[
+        Literal["factors", "product"],
+        "what a server mixes: A and B, or B A, of which it takes the nearest factors of the rank (one singular value "
+        "decomposition per adapter and mixture)",
+    ] = "factors"
 
     @property
     def scale(self) -> float:
@@ -108,7 +113,8 @@ class Lora(TrainedPart):
         for path in chosen:
             by_layer.setdefault(path.rpartition(".")[0], []).append(weights[path][1])
         for path, names in by_layer.items():
-            add_low_rank(network.get_submodule(path), names, self.rank, self.scale, self.trains == "both")
+            layer, trains_a = network.get_submodule(path), self.trains == "both"
+            add_low_rank(layer, names, self.rank, self.scale, trains_a=trains_a, mix=self.mix)
         factors = ("A", "B") if self.trains == "both" else ("B",)
         return {
             f"{path}.{adapter_name(name)}.{factor}"
