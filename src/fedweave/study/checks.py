@@ -15,6 +15,7 @@ from fedweave.graphs.setting import parse
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
 from fedweave.registry import users_file
+from fedweave.study import model_files
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.objects import build_upload_path
 from fedweave.study.schema import EVERY_RULE, TaskSpec
@@ -97,12 +98,13 @@ def _check_references(task: TaskSpec, where: str) -> None:
 def _check_model(model: Mapping[str, Any], where: str) -> None:
     options = {setting.name: setting for setting in settings(model["name"])}
     for name, value in model.items():
-        if name != "name":
+        if name != "name" and not (name == model_files.DIGEST and "weights" in options):
             choose(name, options, where) if options else _refuse(
                 f"{where}.{name}", f"{model['name']} has no options; drop it"
             )
             check_value(value, options[name].type, f"{where}.{name}")
             options[name].check_bounds(value, f"{where}.{name}")
+    model_files.check(model, where)
     MODELS[model["name"]].check(model, where)
 
 
