@@ -43,6 +43,7 @@ def compare(
     *,
     model: Any = None,
     head: str | None = None,
+    adapter: str | Mapping[str, Any] | None = None,
     rounds: int = 50,
     seeds: int | Sequence[int] = 3,
     tune: int | Mapping[str, Any] | None = None,
@@ -66,6 +67,8 @@ def compare(
         model: of the clients: a name, {"name": ..., option: ...}, a callable (shape, outputs) -> nn.Module, a class of
             modules, or a module, from whose values every repetition starts. Default: "mlp", of graphs "gcn".
         head: name of the layer of a model of one's own that gives the outputs; default: its last layer.
+        adapter: what is trained besides the head, while the rest is frozen: "lora", "bias", "norm" or "head" (the head
+            alone), or with settings, such as {"name": "lora", "rank": 8}: see `fedweave.models.adapters`. Default: all.
         rounds: of training.
         seeds: how many repetitions, or a list of seeds.
         tune: None: each method has its own learning rate, the best of five on validation rows, unless `lr` is given
@@ -108,6 +111,7 @@ def compare(
         methods,
         model=model,
         head=head,
+        adapter=adapter,
         seeds=seeds,
         tune=tune,
         metric=metric,
@@ -135,6 +139,7 @@ def fit(
     *,
     model: Any = None,
     head: str | None = None,
+    adapter: str | Mapping[str, Any] | None = None,
     rounds: int = 50,
     seed: int = 0,
     metric: Any = None,
@@ -165,6 +170,7 @@ def fit(
         [method],
         model=model,
         head=head,
+        adapter=adapter,
         seeds=[seed],
         metric=metric,
         evaluate=evaluate,

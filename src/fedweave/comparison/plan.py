@@ -28,10 +28,10 @@ from fedweave.own_data.federation import Federation
 from fedweave.runs import dependencies, graph_files
 from fedweave.runs.build import check_on_data, try_model
 from fedweave.runs.inputs import Inputs
-from fedweave.study import plugins, search_spaces, validate
+from fedweave.study import checks, plugins, search_spaces, validate
 from fedweave.study.code import PACKAGE, digest
 from fedweave.study.schema import TrainSpec
-from fedweave.study.spec import RunSpec, StudySpec, parse
+from fedweave.study.spec import RunSpec, StudySpec, nest, parse
 
 ROWS = {"epochs": 1, "batch_size": 32, "lr": 0.05}
 GRAPH = {"epochs": 3, "batch_size": 0, "optimizer": "adam", "lr": 0.01, "weight_decay": 0.0005}
@@ -95,6 +95,7 @@ def plan(
     *,
     model: Any = None,
     head: str | None = None,
+    adapter: str | Mapping[str, Any] | None = None,
     seeds: int | Sequence[int] = 3,
     tune: int | Mapping[str, Any] | None = 0,
     metric: Any = None,
@@ -113,7 +114,7 @@ def plan(
     if not isinstance(federation, Federation):
         raise BadInput(f"{title}: {type(federation).__name__} is not a federation; use Federation.from_arrays")
     check_text(name, "name", "comparison")
-    block, adapter = _resolve_model(federation, model, head)
+    block, module = _resolve_model(federation, model, head, adapter)
     entries = _add_own_training(_resolve_entries(methods, train, title), per_method, title)
     check_units(federation, entries, title)
     entries = add_control(federation, entries, train) if central else entries
@@ -129,11 +130,11 @@ def plan(
             {method for method, _ in entries.values()},
         ),
     }
-    inputs = Inputs(federation.dataset, federation.partition, adapter)
+    inputs = Inputs(federation.dataset, federation.partition, module)
     with relocate(_places(federation, entries, title)):
         study = parse(as_python(raw), title)
-        if adapter:
-            _check_model(study, inputs, adapter)
+        if module:
+            _check_model(study, inputs, module)
         validate.check(study, title, partial(check_on_data, inputs=inputs))
         for key in study.runs:
             if find_entry((run := study.run(key)).method):
@@ -305,12 +306,16 @@ def _default_spaces(methods: set[str]) -> dict[str, Any]:
     return {method: search_spaces.derive_space(method) for method in sorted(methods)}
 
 
-def _resolve_model(federation: Federation, model: Any, head: str | None) -> tuple[dict[str, Any], Adapter | None]:
-    """(model block of the task, adapter of a user's own model or None)."""
+def _resolve_model(
+    federation: Federation, model: Any, head: str | None, adapter: str | Mapping[str, Any] | None
+) -> tuple[dict[str, Any], Adapter | None]:
+    """(model block of the task, what makes models of a user's own module, or None)."""
+    checks.check_adapter(adapter, "adapter")
+    given = {} if adapter is None else {"adapter": adapter}
     graph = federation.dataset.kind == "graph"
     model = ("gcn" if graph else "gru" if federation.dataset.kind == "series" else "mlp") if model is None else model
     if isinstance(model, str | Mapping):
-        block = {"name": model} if isinstance(model, str) else dict(model)
+        block: dict[str, Any] = {"name": model} if isinstance(model, str) else nest(model, "model.")
         if "name" not in block:
             raise BadInput("model.name: missing; for example {'name': 'mlp', 'hidden': 3}")
         check_text(block["name"], "model.name", "mlp")
@@ -318,15 +323,15 @@ def _resolve_model(federation: Federation, model: Any, head: str | None) -> tupl
         if head is not None:
             raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} declares its own; leave it out")
         plugins.load_if_missing(block.get("name"), MODELS)
-        return {**block, "name": choose(str(block.get("name")), MODELS, "model")}, None
+        return {**block, "name": choose(str(block.get("name")), MODELS, "model"), **given}, None
     if federation.dataset.kind != "images":
         raise BadInput(
             f"model: {federation.name} holds a {federation.dataset.kind}, which takes models by name alone; give one"
         )
     windows = len(federation.shape) == 2
     inputs = layout_of(federation.dataset.columns)
-    adapter = adapt(model, federation.shape, federation.dataset.outputs, head, windows, inputs)
-    return {"name": adapter.name, "code": adapter.code, "head": adapter.head}, adapter
+    module = adapt(model, federation.shape, federation.dataset.outputs, head, windows, inputs, given.get("adapter"))
+    return {"name": module.name, "code": module.code, "head": module.head, **given}, module
 
 
 def _check_model(study: StudySpec, inputs: Inputs, adapter: Adapter) -> None:

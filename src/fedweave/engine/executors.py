@@ -184,7 +184,7 @@ def choose_executor(
     """
     if pooled and name == "auto":
         return Loop()
-    types = {type(module) for module in network.modules() if has_weights(module)}
+    types = {getattr(module, "adapted", type(module)) for module in network.modules() if has_weights(module)}
     size, auto_on_cpu = weight_count(network), name == "auto" and device == "cpu"
     slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
     if name == "processes":

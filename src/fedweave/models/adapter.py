@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedweave.errors import BadInput
+from fedweave.models import adapters
 from fedweave.models.base import CONSTANTS, ClientModel, add_constants, find_shared_parameter, make_constants
 from fedweave.models.context import ForwardContext
 from fedweave.models.inputs import Layout, OneModule, call, describe, shapes
@@ -129,6 +130,7 @@ class Adapter:
         splits: whether the outputs of the module are those of its head.
         code: hash of the model's structure, of its source, and of the values of an instance.
         inputs: of a module with several inputs, which are stored as one vector.
+        trained: the adapter that is trained besides the head, or None to train all that is not frozen.
     """
 
     make: Callable[[], nn.Module]
@@ -140,10 +142,14 @@ class Adapter:
     splits: bool
     code: str
     inputs: Layout = ()
+    trained: adapters.TrainedPart | None = None
 
     def __call__(self) -> ClientModel:
         """A client model."""
-        return AdaptedModel(_prepare(self.make(), self.shape, self.name, self.inputs), self)
+        module = _prepare(self.make(), self.shape, self.name, self.inputs)
+        if self.trained:
+            adapters.insert(self.trained, module, [self.head], "adapter")
+        return AdaptedModel(module, self)
 
     def call(self, module: nn.Module, x: Tensor) -> Tensor:
         """Outputs of the module for stored rows [B, ...], which it gets in the shape of its inputs, [B, *shape]."""
@@ -159,6 +165,7 @@ def adapt(
     head: str | None = None,
     windows: bool = False,
     inputs: Layout = (),
+    adapter: adapters.Block = None,
 ) -> Adapter:
     """An adapter of `model` for inputs of `shape` and `outputs` outputs.
 
@@ -168,6 +175,7 @@ def adapt(
         head: name of the layer that maps features to outputs; default: the last layer with parameters that runs.
         windows: whether inputs [T, C] are stored as [C, 1, T].
         inputs: of rows with several inputs, whose shapes a callable gets in place of `shape`.
+        adapter: what is trained besides the head, such as {"name": "lora", "rank": 4}; the rest is frozen.
 
     Raises:
         BadInput: `model` gives no module, the module fails on an input, or one of its layers cannot be adapted.
@@ -178,11 +186,16 @@ def adapt(
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
         module = _prepare(module, shape, name, inputs)
-        _check_parameters(module, name)
+        if not adapter:
+            _check_parameters(module, name)
         code = _hash(module, model if isinstance(model, nn.Module) else None, inputs)
         make_keyed(module, name)
         head_name, functional, splits = _inspect(module, shape, name, head, inputs)
-    return Adapter(make, name, shape, windows, head_name, functional, splits, code, inputs)
+        trained = adapters.parse(adapter)
+        result = Adapter(make, name, shape, windows, head_name, functional, splits, code, inputs, trained)
+        if trained:
+            _check_parameters(result(), name)
+    return result
 
 
 def _module_factory(model: Any, shape: Any, outputs: int) -> tuple[Callable[[], nn.Module], str]:

@@ -84,6 +84,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Normalise `x`; with a key by batch statistics over the rows where `mask` [B] is true."""
+        key = None if has_constant_moments(self) else key
         x = x.to(self.weight.dtype)  # half precision is too coarse for statistics
         if key is not None and mask is not None:
             return self._normalise_masked(x, mask.to(x.dtype))
@@ -139,6 +140,11 @@ def has_running_moments(layer: nn.Module) -> bool:
     return isinstance(layer, _BatchNorm) or {"running_mean", "running_var"} <= layer._buffers.keys()
 
 
+def has_constant_moments(layer: nn.Module) -> bool:
+    """Whether the running moments of `layer` are constants, so that it always runs as in evaluation."""
+    return "running_mean" in layer.__dict__.get(CONSTANTS, ())
+
+
 def find_norms(model: nn.Module) -> tuple[str, ...]:
     """Names of the normalisation layers of `model`."""
     kinds = (nn.LayerNorm, nn.GroupNorm)
@@ -181,8 +187,8 @@ def find_constants(model: nn.Module) -> tuple[str, ...]:
     return tuple(
         f"{path}.{name}" if path else name
         for path, layer in model.named_modules()
-        for name in layer._buffers
-        if name in layer.__dict__.get(CONSTANTS, ())
+        for name, value in layer._buffers.items()
+        if value is not None and name in layer.__dict__.get(CONSTANTS, ())
     )
 
 

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
 from fedweave.errors import BadInput
-from fedweave.models.base import masked_moments
+from fedweave.models.base import has_constant_moments, masked_moments
 from fedweave.models.context import ForwardContext
 from fedweave.models.keyed_functions import alpha_dropout, channel_dropout, element_dropout, row_dropout
 from fedweave.models.recurrent import RECURRENT
@@ -123,7 +123,7 @@ class KeyedBatchNorm(KeyedLayer):
     def forward(self, x: Tensor) -> Tensor:
         context, mean, var = self.context, self.running_mean, self.running_var
         x = x.to(mean.dtype)
-        if context.key is None:
+        if context.key is None or has_constant_moments(self):
             return F.batch_norm(x, mean, var, self.weight, self.bias, False, self.momentum, self.eps)
         if context.mask is None and x.numel() > x.shape[1]:
             return F.batch_norm(x, mean, var, self.weight, self.bias, True, self.momentum, self.eps)

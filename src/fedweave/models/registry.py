@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fedweave.errors import BadInput, choose
+from fedweave.models import adapters
 from fedweave.models.base import ClientModel, check_parameters, make_constants
 from fedweave.registry import check_name, register
 from fedweave.settings import Setting, describe
@@ -53,7 +54,13 @@ def capabilities(name: str, arguments: Mapping[str, Any]) -> frozenset[str]:
 
 
 def build(
-    name: str, shape: tuple[int, ...], outputs: int, *, categories: Sequence[int] = (), **arguments: Any
+    name: str,
+    shape: tuple[int, ...],
+    outputs: int,
+    *,
+    categories: Sequence[int] = (),
+    adapter: adapters.Block = None,
+    **arguments: Any,
 ) -> ClientModel:
     """Make a model for inputs of `shape` (no batch axis), initialised by torch's global generator.
 
@@ -61,6 +68,7 @@ def build(
 
     Args:
         categories: how many codes each value of a vector has, 0 for a number, as `Dataset.categories`.
+        adapter: what is trained besides the head, such as {"name": "lora", "rank": 4}; the rest is frozen.
         arguments: options of the model.
 
     Raises:
@@ -80,9 +88,13 @@ def build(
         )
     network = MODELS[name](tuple(shape), outputs, *([tuple(categories)] if categories else []), **arguments)
     make_constants(network)
-    check_parameters(network, f"model {name}")
+    if not adapter:
+        check_parameters(network, f"model {name}")
     parts = dict(network.named_modules())
     if isinstance(network.head, str) or not network.head or not {*network.head} <= parts.keys():
         children = ", ".join(part for part, _ in network.named_children())
         raise BadInput(f"model {name}: head is {network.head!r}; give a tuple of its last modules, of {children}")
+    if chosen := adapters.parse(adapter):
+        adapters.insert(chosen, network, network.head, "model.adapter")
+        check_parameters(network, f"model {name}")
     return network

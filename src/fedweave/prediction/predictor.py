@@ -206,7 +206,9 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
         )
     shape = tuple(about["shape"])
     outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
-    adapter = adapt(model, shape, outputs, block["head"], len(shape) == 2, layout_of(about["columns"]))
+    adapter = adapt(
+        model, shape, outputs, block["head"], len(shape) == 2, layout_of(about["columns"]), block.get("adapter")
+    )
     if adapter.code != block["code"]:
         way = "; give that one, or train again"
         if isinstance(model, nn.Module):

@@ -68,6 +68,8 @@ def _build_default_task(
         rows = _build_row_task(dataset, build_model, run, dtype)
         return _check_output_shape(rows, torch.zeros(1, *shape, dtype=dtype), dataset.outputs)
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
+        if isinstance(error, BadInput) and error.place.startswith("model.adapter"):
+            raise BadInput(f"tasks.{run.name}.{error.place}", error.problem) from error
         reason = str(error).splitlines()[0]
         raise BadInput(
             f"tasks.{run.name}.model", f"{run.task.model} does not fit {dataset.name} ({reason}); choose another"

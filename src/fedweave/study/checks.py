@@ -14,6 +14,7 @@ from fedweave.families.weaving import Weaving
 from fedweave.graphs.setting import parse
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
+from fedweave.models.adapters import ADAPTERS
 from fedweave.registry import users_file
 from fedweave.study import model_files
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
@@ -98,14 +99,27 @@ def _check_references(task: TaskSpec, where: str) -> None:
 def _check_model(model: Mapping[str, Any], where: str) -> None:
     options = {setting.name: setting for setting in settings(model["name"])}
     for name, value in model.items():
-        if name != "name" and not (name == model_files.DIGEST and "weights" in options):
-            choose(name, options, where) if options else _refuse(
+        if name == "adapter":
+            check_adapter(value, f"{where}.adapter")
+        elif name != "name" and not (name == model_files.DIGEST and "weights" in options):
+            choose(name, [*options, "adapter"], where) if options else _refuse(
                 f"{where}.{name}", f"{model['name']} has no options; drop it"
             )
             check_value(value, options[name].type, f"{where}.{name}")
             options[name].check_bounds(value, f"{where}.{name}")
     model_files.check(model, where)
     MODELS[model["name"]].check(model, where)
+
+
+def check_adapter(block: Any, where: str) -> None:
+    """Refuse an adapter that does not exist, and unknown or ill-typed settings of it; null is none."""
+    if isinstance(block, str):
+        choose(block, ADAPTERS, where)
+    elif block is not None:
+        if not isinstance(block, Mapping) or "name" not in block:
+            _refuse(where, f"{format_value(block)} has no name; for example adapter: {{name: lora, rank: 4}}")
+        settings = {name: value for name, value in block.items() if name != "name"}
+        construct(ADAPTERS[choose(str(block["name"]), ADAPTERS, f"{where}.name")], settings, where)
 
 
 def _check_partition(partition: Mapping[str, Any], where: str) -> None:

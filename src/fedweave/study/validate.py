@@ -93,6 +93,11 @@ def build_variant(study: StudySpec, key: str, tuned: Mapping[str, Any], settings
             old = {name: value for name, value in old.items() if name in ("clients", "seed", "seeds")}
         if block == "partition":
             old = drop_replaced_seed(old, changes)
+        else:
+            changes = nest(changes, f"{block}.")  # of an adapter
+            adapter, before = changes.get("adapter"), old.get("adapter")
+            if isinstance(adapter, Mapping) and "name" not in adapter and isinstance(before, Mapping):
+                changes = {**changes, "adapter": {**before, **adapter}}
         new = replace_digest(old, changes) if block == "model" else {**old, **changes}
         merged: dict[str, Any] = {block: new}
         run = replace(run, task=replace(run.task, **merged))
