@@ -5,6 +5,7 @@ from pkgutil import iter_modules
 
 from fedweave.models.base import ClientModel, Inputs, layers, parameter_count
 from fedweave.models.gcn import SparseMatrix, gcn_norm
+from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import MODELS, build, model, options, settings
 
 for file in iter_modules(__path__):
@@ -18,6 +19,7 @@ __all__ = [
     "build",
     "gcn_norm",
     "layers",
+    "load_weights",
     "model",
     "options",
     "parameter_count",

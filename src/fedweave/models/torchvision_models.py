@@ -13,14 +13,15 @@ from torch.func import functional_call
 from fedweave.errors import BadInput, choose
 from fedweave.models.adapter import AdaptedModel, Adapter
 from fedweave.models.base import add_constants
+from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import model
 from fedweave.settings import AtLeast, AtMost
 from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.torchvision import declare_operators
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of batch normalisation
-# Without their auxiliary outputs, which exist in training only
-AUXILIARY = ("googlenet", "inception_v3")
+# Without their auxiliary outputs, which exist in training only; the layers of these in files of weights
+AUXILIARY = {"googlenet": ("aux1", "aux2"), "inception_v3": ("AuxLogits",)}
 
 
 @model("torchvision")
@@ -41,14 +42,15 @@ class TorchvisionModel(AdaptedModel):
         *,
         arch: Annotated[str, "architecture, by its name in torchvision.models"] = "resnet18",
         size: Annotated[int, AtLeast(0), AtMost(4096), "pixels to which images are resized; 0: as they are"] = 0,
+        weights: Annotated[str, "file or folder of weights to start from; '': drawn at random"] = "",
     ) -> None:
         where = f"model: torchvision {arch}"
         if len(shape) != 3 or shape[0] not in (1, 3) or min(shape) < 1:
             raise BadInput(f"{where} takes images [1, h, w] or [3, h, w], not {[*shape]}; choose another model")
         sides = (size, size) if size else (shape[1], shape[2])
-        make = partial(_make, arch, sides, outputs)
+        make = partial(_make, arch, sides, outputs, weights)
         network = make()
-        head = [name for name, layer in network.named_modules() if layer._parameters][-1]
+        head = _find_head(network)
         # The classifier of SqueezeNet is a convolution, whose outputs are averaged.
         splits = isinstance(network.get_submodule(head), nn.Linear)
         super().__init__(network, Adapter(make, f"torchvision {arch}", (3, *sides), False, head, False, splits, ""))
@@ -84,8 +86,13 @@ def _names() -> list[str]:
     return list(models.list_models(module=models))
 
 
-def _make(arch: str, sides: tuple[int, int], outputs: int) -> nn.Module:
-    """A newly initialised network for images of `sides`."""
+def _find_head(network: nn.Module) -> str:
+    """The last layer with parameters."""
+    return [name for name, layer in network.named_modules() if layer._parameters][-1]
+
+
+def _make(arch: str, sides: tuple[int, int], outputs: int, weights: str) -> nn.Module:
+    """A newly initialised network for images of `sides`, or one with `weights`."""
     where = f"model: torchvision {arch}"
     choose(arch, _names(), "model.arch")
     from torchvision import models
@@ -103,6 +110,9 @@ def _make(arch: str, sides: tuple[int, int], outputs: int) -> nn.Module:
         network = models.get_model(arch, weights=None, **options)
     except (ValueError, AssertionError) as error:
         raise BadInput(_refusal(where, sides, error)) from error
+    if weights:
+        left_out, head = AUXILIARY.get(arch, ()), _find_head(network)
+        load_weights(network, weights, without=left_out, head=head, architecture=arch, name=where)
     for layer in network.modules():  # such as the relative positions of a Swin transformer, which are integers
         add_constants(layer, layer._buffers.keys() - {*STATISTICS})
     # The class token of a ViT belongs to no layer, and methods know parameters by their layers.
