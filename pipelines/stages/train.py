@@ -92,9 +92,9 @@ def train(
         logs: folder for what programs print, if the run is one of a program.
     """
     if not METHODS[run.method].has_models:
-        from fedweave.contestants.checks import check_run  # other runs need nothing of it
+        from fedweave.contestants.checks import check_terms  # other runs need nothing of it
 
-        check_run(run, inputs[0], str(PARAMS))
+        check_terms(run, str(PARAMS))
     with relocate({"runs": "params.yaml: runs", "tasks": "params.yaml: tasks"}):
         prepared = repetition.prepare(run, *inputs)
     prepared = prepared.with_logs(logs) if logs else prepared

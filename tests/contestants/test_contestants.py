@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 from torch import nn
@@ -187,25 +188,28 @@ def task(federation):
 def test_no_target_of_a_test_row_is_handed_out(task, tmp_path: Path):
     fields = {field.name for field in dataclasses.fields(task.clients[0])}
     assert "test_y" not in fields
-    assert all(getattr(c, name).base is None for c in task.clients for name in fields - {"name", "evaluated"})
+    arrays = fields - {"name", "evaluated", "graph"}
+    assert all(getattr(c, name).base is None for c in task.clients for name in arrays)
     write_task(task, tmp_path / "task")
     files = sorted(str(p.relative_to(tmp_path / "task")) for p in (tmp_path / "task").rglob("*") if p.is_file())
     names = [f"clients/{i}/{part}.{kind}" for i in range(CLIENTS) for part in ("test", "train", "val")
-             for kind in ("csv", "npz")]  # fmt: skip
+             for kind in ("csv", "npz", "parquet")]  # fmt: skip
     assert files == [*names, "task.json"]
     for i in range(CLIENTS):
         place = tmp_path / "task" / "clients" / str(i)
         assert np.load(place / "test.npz").files == ["x"]
         assert (place / "test.csv").read_text().splitlines()[0] == "x1,x2,x3,x4"
+        assert [*pd.read_parquet(place / "test.parquet")] == ["x1", "x2", "x3", "x4"]
         assert (place / "train.csv").read_text().splitlines()[0] == "x1,x2,x3,x4,y"
     about = json.loads((tmp_path / "task" / "task.json").read_text())
     assert (about["version"], about["kind"], about["classes"]) == (1, "classes", ["no", "yes"])
 
 
-def test_text_reads_back_to_the_same_bits(task, tmp_path: Path):
+def test_tables_read_back_to_the_same_bits(task, tmp_path: Path):
     write_task(task, tmp_path / "task")
     table = np.loadtxt(tmp_path / "task" / "clients" / "0" / "train.csv", delimiter=",", skiprows=1)
     first = task.clients[0]
+    assert np.array_equal(pd.read_parquet(tmp_path / "task" / "clients" / "0" / "train.parquet").to_numpy(), table)
     assert np.array_equal(table[:, :-1].astype(np.float32), first.train_x.reshape(len(first.train_x), -1))
     assert np.array_equal(table[:, -1], first.train_y)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from shutil import which
 
 import numpy as np
+import pandas as pd
 import psutil
 import pytest
 
@@ -86,7 +87,7 @@ def write(folder: Path, position: int, part: str, text: str | None = None) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "client 'Bob': clients/1/test.npz: it wrote neither this file nor one of CSV in its place"),
+        (None, "client 'Bob': clients/1/test.npz: it wrote neither this file nor one of Parquet or CSV in"),
         ('"row","p1","p2"\n1,0,1\n0,0,1\n2,0,1\n', "client 'Bob': clients/1/test.csv: its rows are not 0 to 2 in this"),
         ("row,p1,p2\n0,0,1\n", "client 'Bob': clients/1/test.csv: its rows are not 0 to 2 in this order"),
         ("p1,p2\nno,0\n", "client 'Bob': clients/1/test.csv: it cannot be read"),
@@ -103,6 +104,35 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None
     assert "\n" not in str(error.value)
     write(tmp_path, 1, "test", '"row","p1","p2"\n0,0,1\n1,0,1\n2,1,0\n')
     assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"p1": [0.0] * 4, "p2": [1.0] * 4}, "cannot be read: 'it has more than 3 rows'"),
+        ({"p1": ["0"] * 3, "p2": [1.0] * 3}, "cannot be read: \"its column 'p1' has no numbers\""),
+        ({"row": [1, 0, 2], "p1": [0.0] * 3, "p2": [1.0] * 3}, "its rows are not 0 to 2 in this order"),
+        ({"p1": [0.0] * 3}, "it gave [3, 1]; give a probability of each class, [3, 2]"),
+        ({"row": [0, 1, 2], "p1": [0.0, 0, 1], "p2": [1, 1, 0]}, ""),
+        (None, "cannot be read"),
+    ],
+)
+def test_predictions_in_parquet(tmp_path: Path, table: dict | None, message: str) -> None:
+    """They are those of CSV; what is wrong is one line."""
+    for position, part in ((0, "val"), (0, "test"), (1, "val")):
+        write(tmp_path, position, part)
+    file = tmp_path / "clients" / "1" / "test.parquet"
+    if table is None:
+        file.write_bytes(b"PAR1 no PAR1")
+    else:
+        pd.DataFrame(table).to_parquet(file)
+    if message:
+        with pytest.raises(ContestantFailed) as error:
+            check_answers(TASK, read_answers(TASK, tmp_path), "me")
+        assert message in str(error.value)
+        assert "\n" not in str(error.value)
+    else:
+        assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
 
 
 @pytest.mark.parametrize(

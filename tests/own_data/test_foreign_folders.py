@@ -1,6 +1,7 @@
 """Folders of LEAF, PFLlib and TensorFlow Federated, written here as these projects write them."""
 
 import json
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,26 @@ def write_pfllib(folder: Path, data: Any = None) -> Path:
     return folder
 
 
+def write_flbench(folder: Path, content: Any = None, val: bool = True, images: bool = False) -> Path:
+    """As `generate_data.py` of FL-bench: all rows, and a pickle with the rows of each client's parts."""
+    folder.mkdir(parents=True)
+    parts = {"train": 8, "val": 3 * val, "test": 4}
+    size, indices = sum(parts.values()), []
+    for i in range(3):
+        places = iter(np.arange(i * size, (i + 1) * size))
+        indices.append({part: np.array([next(places) for _ in range(n)], dtype=np.int32) for part, n in parts.items()})
+    clients = [0, 1, 2]
+    partition = {"separation": {"train": clients, "val": clients, "test": clients, "total": 3}, "data_indices": indices}
+    (folder / "partition.pkl").write_bytes(pickle.dumps(partition if content is None else content))
+    draws = np.random.default_rng(5)
+    x = draws.integers(256, size=(3 * size, 28, 28, 3), dtype=np.uint8) if images else draws.random((3 * size, 16))
+    names = ("raw/xdata.npy", "raw/ydata.npy") if images else ("data.npy", "targets.npy")
+    (folder / "raw").mkdir()
+    np.save(folder / names[0], x)
+    np.save(folder / names[1], (np.arange(3 * size) % 2)[:, None] if images else np.arange(3 * size) % 2)
+    return folder
+
+
 def write_tff(folder: Path, texts: bool = False) -> Path:
     """As the files of `tff.simulation.datasets`: examples/CLIENT/NAME."""
     folder.mkdir()
@@ -92,6 +113,40 @@ def test_pfllib_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert federation.names == tuple(map(str, range(11)))
     check(federation, expected(11, "train", (1, 8, 8)), expected(11, "test", (1, 8, 8)), (1, 8, 8))
     assert federation.name == "MNIST"
+
+
+def test_flbench_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Its validation rows stay; where there are none, some training rows validate."""
+    folder = write_flbench(tmp_path / "synthetic")
+    federation = fw.Federation.from_file(folder, normalize="none")
+    assert (federation.name, federation.names) == ("synthetic", ("0", "1", "2"))
+    stored, partition = np.load(folder / "data.npy"), federation.partition
+    for part, first, count in (("train", 0, 8), ("val", 8, 3), ("test", 11, 4)):
+        for i, own in enumerate(getattr(partition, part)):
+            expected_rows = stored[15 * i + first : 15 * i + first + count]
+            assert np.allclose(federation.dataset.x[own].reshape(count, 16), expected_rows)
+    square = fw.Federation.from_flbench(write_flbench(tmp_path / "no-val", val=False), shape=(1, 4, 4), val=0.25)
+    assert (square.shape, [len(own) for own in square.partition.val]) == ((1, 4, 4), [2, 2, 2])
+    images = fw.Federation.from_flbench(write_flbench(tmp_path / "covid19", images=True))
+    assert images.dataset.x.dtype == np.uint8
+    assert np.array_equal(images.dataset.x[images.partition.train[1][0]], np.moveaxis(
+        np.load(tmp_path / "covid19" / "raw" / "xdata.npy")[15], -1, 0))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda folder: (folder / "data.npy").unlink(), "has a partition of FL-bench, but not its rows"),
+        (lambda folder: (folder / "partition.pkl").write_bytes(pickle.dumps({"a": 1})), "is not a partition of FL-b"),
+        (lambda folder: (folder / "partition.pkl").write_bytes(pickle.dumps(Evil())), "damaged, or of another kind"),
+        (lambda folder: np.save(folder / "data.npy", np.zeros((3, 16))), "names row 44, but there are 3; div"),
+    ],
+)
+def test_a_damaged_folder_of_flbench_is_one_line(tmp_path: Path, change: Any, message: str) -> None:
+    change(write_flbench(tmp_path / "synthetic"))
+    with pytest.raises(BadInput, match=message) as error:
+        fw.Federation.from_flbench(tmp_path / "synthetic")
+    assert "\n" not in str(error.value)
 
 
 def test_tff_is_read_as_it_was_written(tmp_path: Path) -> None:

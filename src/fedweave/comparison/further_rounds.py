@@ -140,13 +140,11 @@ def read_state(file: Path, prepared: PreparedRun, rounds: int | None = None) -> 
         BadInput: it was not stored, or its rounds are not those before the last `rounds`.
     """
     if not file.is_file():
-        raise BadInput(
-            f"{file}: the server's state is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB); "
-            "train again, or train with newcomers= and join_round="
-        )
+        problem = f"the server's state is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB)"
+        raise BadInput(str(file), f"{problem}; train again, or train with newcomers= and join_round=")
     state = State(*load_tensors(file)["state"])
     if rounds is not None and state.round + rounds != prepared.rounds:
-        raise BadInput("join: this method divides its rounds into stages; train with newcomers= and join_round=")
+        raise BadInput("join", "the method divides its rounds into stages; train with newcomers= and join_round=")
     from torch.utils._pytree import tree_map
 
     return State(*tree_map(lambda t: t.to(prepared.device) if hasattr(t, "to") else t, tuple(state)))

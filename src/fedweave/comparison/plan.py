@@ -11,7 +11,7 @@ from fedweave import data
 from fedweave.client.task import RowClassification
 from fedweave.comparison.central_control import add_control, check_units
 from fedweave.comparison.user_metrics import register_metric
-from fedweave.contestants.checks import check_run
+from fedweave.contestants.checks import check_terms
 from fedweave.contestants.entry import Contestant, enter, find_entry
 from fedweave.engine.executors import choose_device, choose_executor
 from fedweave.engine.protocol import Method
@@ -138,7 +138,7 @@ def plan(
         validate.check(study, title, partial(check_on_data, inputs=inputs))
         for key in study.runs:
             if find_entry((run := study.run(key)).method):
-                check_run(run, federation.dataset, title)
+                check_terms(run, title)
     return Plan(federation, study, inputs, title)
 
 

@@ -7,28 +7,13 @@ from typing import Any
 import numpy as np
 
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
-from fedweave.data import Dataset
 from fedweave.errors import BadInput, ContestantFailed, format_count, format_value
 from fedweave.study.spec import RunSpec
 
-PARTS = ("val", "test")
+PARTS = ("val", "test")  # of which predictions are wanted
 MOST_POINTS = 100_000  # of all curves of a repetition
 MOST_BYTES = 1 << 62  # that all clients send; also of a round
 OFF = 1e-3  # of a sum of probabilities from 1, by which rounding in a file of text is excused
-
-
-def check_run(run: RunSpec, dataset: Dataset, where: str) -> None:
-    """Refuse a contestant in a run whose data it cannot be given, or whose terms it cannot be held to.
-
-    Raises:
-        BadInput: naming the contestant and the setting.
-    """
-    place = f"{where}: {run.method}"
-    if dataset.kind != "images" or dataset.channels:
-        forecasts = "forecasts: their later test inputs contain the targets of earlier ones"
-        what = forecasts if dataset.kind != "graph" else "graphs of clients: their nodes are the inputs of each other"
-        raise BadInput(place, f"{run.task.dataset} has {what}; a contestant takes rows, with classes or numbers")
-    check_terms(run, where)
 
 
 def check_terms(run: RunSpec, where: str) -> None:
@@ -59,7 +44,7 @@ def check_answers(task: ContestTask, answers: Any, label: str) -> dict[int, tupl
     Raises:
         ContestantFailed: one line that names the contestant, the client and the part.
     """
-    pairs = _pairs(task, answers.predictions if isinstance(answers, ContestAnswers) else answers, label)
+    pairs = pair_up(task, answers.predictions if isinstance(answers, ContestAnswers) else answers, label)
     checked = {}
     for i, client in enumerate(task.clients):
         if client.evaluated:
@@ -68,12 +53,16 @@ def check_answers(task: ContestTask, answers: Any, label: str) -> dict[int, tupl
     return checked
 
 
-def _pairs(task: ContestTask, predictions: Any, label: str) -> list[Any]:
-    """A pair for each client in the order of the task."""
-    names = [client.name for client in task.clients]
+def pair_up(task: ContestTask, predictions: Any, label: str = "") -> list[Any]:
+    """A pair (val, test) for each client in the order of the task.
+
+    Raises:
+        ContestantFailed: as `check_answers`.
+    """
+    names, place = [client.name for client in task.clients], f"{label}: " if label else ""
     if isinstance(predictions, Mapping):
         if missing := [c.name for c in task.clients if c.evaluated and c.name not in predictions]:
-            raise ContestantFailed(f"{label}: client {missing[0]!r}", "it gave no predictions for this client")
+            raise ContestantFailed(f"{place}client {missing[0]!r}", "it gave no predictions for this client")
         pairs = [predictions.get(name) for name in names]
     elif isinstance(predictions, Sequence) and not isinstance(predictions, str):
         if len(predictions) != len(names):
@@ -85,7 +74,7 @@ def _pairs(task: ContestTask, predictions: Any, label: str) -> list[Any]:
         raise ContestantFailed(label, problem)
     for client, pair in zip(task.clients, pairs, strict=True):
         if client.evaluated and not (isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2):
-            raise ContestantFailed(f"{label}: client {client.name!r}", "it gave no pair (val, test) of predictions")
+            raise ContestantFailed(f"{place}client {client.name!r}", "it gave no pair (val, test) of predictions")
     return pairs
 
 

@@ -96,6 +96,8 @@ def load(name: str) -> Any:
 def main(app: Path, predict: str, task: Path, output: Path) -> None:
     """Train and predict."""
     about = json.loads((task / "task.json").read_text(encoding="utf-8"))
+    if about["origins"]:
+        raise SystemExit("test windows of forecasts come one at a time, which a Flower app does not know")
     declared = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]
     config = dict(declared.get("config", {}))
     for name, value in about["settings"].items():  # Flower's names have hyphens, those of settings have none

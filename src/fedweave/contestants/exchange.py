@@ -5,46 +5,89 @@ import os
 import warnings
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
+from fedweave.contestants.rows import PARTS, ContestAnswers, ContestClient, ContestGraph, ContestTask
 from fedweave.errors import ContestantFailed, format_value
 from fedweave.files.arrays import read_npz
 
 VERSION = 1
 MOST_CELLS = 20_000_000  # of the files of text of a task; larger ones have arrays alone
+MOST_COLUMNS = 1_000  # of a file of Parquet
 LARGEST_FILE, LARGEST_NOTES = 1 << 30, 1 << 26  # bytes of a file of predictions, and of bytes.json and curves.csv
+ENDINGS = (".npz", ".parquet", ".csv")  # of files of predictions, the first of which counts
 
 UNREADABLE = (ValueError, TypeError, KeyError, OSError, SyntaxError, RecursionError, zipfile.BadZipFile, zlib.error)
 
 
 def write_task(task: ContestTask, folder: Path, seconds: float | None = None) -> None:
-    """Write a task to a new folder: task.json, and for each client its rows as arrays and as text.
+    """Write a task to a new folder: task.json, and for each client its rows as arrays, and as tables.
+
+    Test windows of forecasts are not among them, see `origins`.
 
     Args:
         seconds: that the contestant has.
     """
     folder.mkdir(parents=True)
-    cells = sum(part.size for client in task.clients for part in (client.train_x, client.val_x, client.test_x))
-    for position, client in enumerate(task.clients):
-        place = folder / "clients" / str(position)
+    for position, client in enumerate(task.without_origins().clients):
+        place = client_folder(folder, position)
         place.mkdir(parents=True)
-        parts: dict[str, dict[str, np.ndarray]] = {
-            "train": {"x": client.train_x, "y": client.train_y},
-            "val": {"x": client.val_x, "y": client.val_y},
-            "test": {"x": client.test_x},
-        }
-        for part, arrays in parts.items():
-            np.savez(place / f"{part}.npz", **arrays)  # type: ignore[arg-type]
-            if cells <= MOST_CELLS:
-                _write_text(place / f"{part}.csv", arrays)
+        write_part(place, "train", {"x": client.train_x, "y": client.train_y}, task)
+        write_part(place, "val", {"x": client.val_x, "y": client.val_y}, task)
+        if not task.forecasts:
+            write_part(place, "test", {"x": client.test_x}, task)
+        if client.graph is not None:
+            np.savez(place / "graph.npz", **vars(client.graph))
+            _write_pairs(place / "edges.csv", client.graph.edges.T, "node,neighbour")
+            if _is_small(task):
+                _write_nodes(place / "nodes.csv", client.graph)
     if task.relation is not None:
-        np.savetxt(folder / "relation.csv", task.relation, "%d", ",", header="client,neighbour", comments="")
+        _write_pairs(folder / "relation.csv", task.relation, "client,neighbour")
     text = json.dumps(_describe(task, seconds), indent=1) + "\n"
     (folder / "task.json").write_text(text, encoding="utf-8")
+
+
+def client_folder(folder: Path, position: int) -> Path:
+    """The folder of a client in that of a task or of an output."""
+    return folder / "clients" / str(position)
+
+
+def write_part(folder: Path, part: str, arrays: dict[str, np.ndarray], task: ContestTask) -> None:
+    """Write rows: PART.npz with the arrays, and the same as a table in PART.csv and PART.parquet if it is small."""
+    np.savez(folder / f"{part}.npz", **arrays)  # type: ignore[arg-type]
+    if _is_small(task):
+        columns = _as_columns(arrays)
+        _write_text(folder / f"{part}.csv", columns)
+        if len(columns) <= MOST_COLUMNS:
+            _write_parquet(folder / f"{part}.parquet", columns)
+
+
+def _is_small(task: ContestTask) -> bool:
+    """Whether the rows of a task are written as text, too."""
+    parts = (part for client in task.clients for part in (client.train_x, client.val_x, client.test_x))
+    return sum(part.size for part in parts) <= MOST_CELLS
+
+
+def _write_pairs(file: Path, pairs: np.ndarray, heading: str) -> None:
+    np.savetxt(file, pairs, "%d", ",", header=heading, comments="")
+
+
+def _write_nodes(file: Path, graph: ContestGraph) -> None:
+    """The part of each node with its row in the files of that part, and its features."""
+    names, rows = ["none"] * len(graph.x), [-1] * len(graph.x)
+    for part in PARTS:
+        for row, node in enumerate(getattr(graph, part).tolist()):
+            names[node], rows[node] = part, row
+    columns = _as_columns({"x": graph.x})
+    features = zip(*(column.tolist() for column in columns.values()), strict=True)
+    with file.open("w", encoding="utf-8") as lines:
+        lines.write(",".join(["part", "row", *columns]) + "\n")
+        for name, row, values in zip(names, rows, features, strict=True):
+            lines.write(",".join([name, str(row), *map(repr, values)]) + "\n")
 
 
 def _describe(task: ContestTask, seconds: float | None) -> dict[str, Any]:
@@ -58,6 +101,7 @@ def _describe(task: ContestTask, seconds: float | None) -> dict[str, Any]:
         "higher_is_better": task.higher_is_better,
         "seed": task.seed,
         "settings": {**task.settings},
+        "origins": task.origins,
         "budget": {"rounds": task.rounds, "seconds": seconds, "bytes": None},
         "shape": [*task.clients[0].train_x.shape[1:]],
         "categories": [*task.categories],
@@ -70,31 +114,46 @@ def _describe_client(position: int, client: ContestClient) -> dict[str, Any]:
     return {"name": client.name, "folder": f"clients/{position}", "evaluated": client.evaluated, **rows}
 
 
-def _write_text(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    """Inputs as columns x1, x2, ...; targets as y, or y1, y2, ... Every number reads back to the same bits."""
+def _as_columns(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Inputs as columns x1, x2, ...; targets as y, or y1, y2, ..."""
     x = arrays["x"].reshape(len(arrays["x"]), -1)
-    columns, names = [x], [f"x{i + 1}" for i in range(x.shape[1])]
+    columns = {f"x{i + 1}": x[:, i] for i in range(x.shape[1])}
     if "y" in arrays:
         y = arrays["y"].reshape(len(x), -1) if arrays["y"].ndim > 1 else arrays["y"][:, None]
-        columns, names = [x, y], [*names, *(["y"] if y.shape[1] == 1 else [f"y{i + 1}" for i in range(y.shape[1])])]
+        columns |= {"y" if y.shape[1] == 1 else f"y{i + 1}": y[:, i] for i in range(y.shape[1])}
+    return columns
+
+
+def _write_text(path: Path, columns: dict[str, np.ndarray]) -> None:
+    """A file of CSV, of which every number reads back to the same bits."""
     with path.open("w", encoding="utf-8") as file:
-        file.write(",".join(names) + "\n")
-        for row in zip(*(column.tolist() for column in columns), strict=True):
-            file.write(",".join(repr(value) for part in row for value in part) + "\n")
+        file.write(",".join(columns) + "\n")
+        for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+            file.write(",".join(map(repr, row)) + "\n")
 
 
-def read_answers(task: ContestTask, folder: Path) -> ContestAnswers:
+def _write_parquet(path: Path, columns: dict[str, np.ndarray]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table(columns), path)
+
+
+def read_answers(task: ContestTask, folder: Path, forecasts: Sequence[np.ndarray] = ()) -> ContestAnswers:
     """What a program wrote, in the order of the clients; the numbers themselves are not checked yet.
+
+    Args:
+        forecasts: of the test windows of each client, which were read before.
 
     Raises:
         ContestantFailed: a file is missing, damaged or too large; its place is the client and the file.
     """
-    _refuse_links(folder)
+    refuse_links(folder)
     pairs = []
     for position, client in enumerate(task.clients):
-        place = folder / "clients" / str(position)
-        val = _read_outputs(place, "val", len(client.val_x), client)
-        pairs.append((val, _read_outputs(place, "test", len(client.test_x), client)))
+        place = client_folder(folder, position)
+        test = forecasts[position] if forecasts else read_part(place, "test", len(client.test_x), client)
+        pairs.append((read_part(place, "val", len(client.val_x), client), test))
     counts = _read(folder / "bytes.json", lambda file: dict(json.loads(file.read_text("utf-8"))), most=LARGEST_NOTES)
     most = len(task.clients) + 1
     graph = _read(folder / "graph.csv", lambda file: np.loadtxt(file, delimiter=",", ndmin=2, max_rows=most))
@@ -103,7 +162,7 @@ def read_answers(task: ContestTask, folder: Path) -> ContestAnswers:
     return ContestAnswers(pairs, counts.get("up", 0), counts.get("down", 0), graph, curves)
 
 
-def _refuse_links(folder: Path) -> None:
+def refuse_links(folder: Path) -> None:
     """A link is read with our rights, so that it could lead to files that are closed to the program."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -111,29 +170,46 @@ def _refuse_links(folder: Path) -> None:
                 raise ContestantFailed(str(path.relative_to(folder)), "it is a link; write a file")
 
 
-def _read_outputs(folder: Path, part: str, rows: int, client: ContestClient) -> np.ndarray:
-    """The array "outputs" of PART.npz, or the columns of PART.csv."""
-    arrays, text = folder / f"{part}.npz", folder / f"{part}.csv"
+def read_part(folder: Path, part: str, rows: int, client: ContestClient) -> np.ndarray:
+    """The array "outputs" of PART.npz, or the columns of PART.parquet or PART.csv.
+
+    Raises:
+        ContestantFailed: there is no such file, or it cannot be read.
+    """
     shown = f"client {client.name!r}: {folder.parent.name}/{folder.name}/{part}"
     if not rows or not client.evaluated:
         return np.zeros((0, 0))
-    if not arrays.is_file() and not text.is_file():
-        raise ContestantFailed(f"{shown}.npz", "it wrote neither this file nor one of CSV in its place")
-    if arrays.is_file():
-        table, order = _read(arrays, _read_arrays, f"{shown}.npz")
-    else:
-        table, order = _read(text, lambda file: _read_columns(file, rows + 1), f"{shown}.csv")
+    ending = next((ending for ending in ENDINGS if (folder / f"{part}{ending}").is_file()), None)
+    if ending is None:
+        raise ContestantFailed(f"{shown}.npz", "it wrote neither this file nor one of Parquet or CSV in its place")
+    table, order = _read(folder / f"{part}{ending}", lambda file: READERS[ending](file, rows + 1), f"{shown}{ending}")
     if order is not None and (np.shape(order) != (rows,) or (order != np.arange(rows)).any()):
-        problem = f"its rows are not 0 to {rows - 1} in this order"
-        raise ContestantFailed(f"{shown}.npz" if arrays.is_file() else f"{shown}.csv", problem)
+        raise ContestantFailed(f"{shown}{ending}", f"its rows are not 0 to {rows - 1} in this order")
     return np.asarray(table)
 
 
-def _read_arrays(file: Path) -> tuple[np.ndarray, np.ndarray | None]:
+def _read_arrays(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
     content = read_npz(file, max_bytes=LARGEST_FILE)
     if "outputs" not in content:
         raise ValueError(f"it has no array outputs, but {', '.join(content) or 'none'}")
     return content["outputs"], content.get("row")
+
+
+def _read_parquet(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """The columns of a file of Parquet, whose sizes are known before it is read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as content:
+        if content.metadata.num_rows >= most:
+            raise ValueError(f"it has more than {most - 1} rows")
+        kinds = {field.name: field.type for field in content.schema_arrow}
+        for name, kind in kinds.items():
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+                raise ValueError(f"its column {name!r} has no numbers")
+        columns = {name: content.read([name])[name].to_numpy() for name in kinds}
+    order = columns.pop("row", None)
+    return np.column_stack([*columns.values()]) if columns else np.zeros((len(order or ()), 0)), order
 
 
 def _read_columns(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -149,6 +225,9 @@ def _read_columns(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]
         return table, None
     position = names.index("row")
     return np.delete(table, position, 1), table[:, position]
+
+
+READERS = dict(zip(ENDINGS, (_read_arrays, _read_parquet, _read_columns), strict=True))
 
 
 def _read_curves(file: Path) -> list[tuple[int, str, float]]:

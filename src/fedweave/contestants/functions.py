@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from fedweave.contestants import origins
 from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask, Pair
 from fedweave.errors import ContestantFailed
@@ -41,8 +42,8 @@ class FunctionRunner(Runner):
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         """What the function gives, in whatever form; `check_answers` reads it."""
         with _run_here("it ended with"):
-            result: ContestAnswers = self.function(task)
-        return result
+            result: ContestAnswers = self.function(task.without_origins())
+            return origins.ask_functions(task, result) if task.forecasts else result
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +90,12 @@ class EstimatorRunner(Runner):
         if "random_state" in (settings := model.get_params()) and settings["random_state"] is None:
             model.set_params(random_state=task.seed)
         model.fit(_flat(x), y[:, 0] if task.kind == "numbers" and task.outputs == 1 else y)
-        return [(self._predict(task, model, c.val_x), self._predict(task, model, c.test_x)) for c in clients]
+        return [(self._predict(task, model, c.val_x), self._predict_test(task, model, c.test_x)) for c in clients]
+
+    def _predict_test(self, task: ContestTask, model: Any, x: np.ndarray) -> np.ndarray:
+        """Of forecasts, one window at a time: the one after it contains its targets."""
+        parts = np.split(x, len(x)) if task.forecasts and len(x) else [x]
+        return np.concatenate([self._predict(task, model, part) for part in parts])
 
     def _predict(self, task: ContestTask, model: Any, x: np.ndarray) -> np.ndarray:
         if not len(x):
@@ -126,6 +132,8 @@ def _run_here(sentence: str) -> Iterator[None]:
         warnings.simplefilter("ignore")
         try:
             yield
+        except ContestantFailed:
+            raise
         except Exception as error:  # it can raise anything
             reason = (str(error).splitlines() or [""])[0]
             raise ContestantFailed(f"{sentence} {type(error).__name__}", reason) from error

@@ -21,6 +21,8 @@ from fedweave.contestants import environments, exchange, sandbox
 from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
 from fedweave.contestants.environments import PYTHON, last_line
 from fedweave.contestants.functions import ALL_ROWS
+from fedweave.contestants.origins import LOOK as EARLY
+from fedweave.contestants.origins import Origins
 from fedweave.contestants.rows import ContestAnswers, ContestTask
 from fedweave.errors import ContestantFailed, format_count
 from fedweave.files.atomic import write_atomic
@@ -90,10 +92,11 @@ class ProgramRunner(Runner):
             if self.sandbox:
                 words[0] = shutil.which(words[0], path=env.get("PATH")) or str(self.folder / words[0])
                 words = sandbox.wrap(words, [self.folder, *self.uses], [Path(temporary)])
-            reason = run_program(words, self.folder, env, self.timeout, self.memory, log, Path(temporary))
+            steps = Origins(task, handed, output) if task.forecasts else None
+            reason = run_program(words, self.folder, env, self.timeout, self.memory, log, Path(temporary), steps)
             if reason:
                 raise ContestantFailed(f"it {reason}", f"its last line: {last_line(log)} (all of it: {log})")
-            return exchange.read_answers(task, output)
+            return exchange.read_answers(task, output, steps.answers() if steps else ())
 
     def _environment(self, temporary: str, python: Path) -> dict[str, str]:
         passed = {name: os.environ[name] for name in PASSED if name in os.environ}
@@ -109,7 +112,7 @@ class ProgramRunner(Runner):
 
 def run_program(
     words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float, memory: float | None, log: Path,
-    written: Path | None = None,
+    written: Path | None = None, origins: Origins | None = None,
 ) -> str:  # fmt: skip
     """Run a command; returns why it failed, or nothing. No process that it started is left.
 
@@ -121,6 +124,10 @@ def run_program(
         memory: MiB of address space of each process, or None.
         log: file for what it prints.
         written: folder whose files together may have `LARGEST_OUTPUT` bytes, or None.
+        origins: of forecasts, which the command gets while it runs, or None.
+
+    Raises:
+        ContestantFailed: forecasts that cannot be read.
     """
     mark = uuid4().hex
     limits = f"ulimit -f {LARGEST_FILE // 512}; " + (f"ulimit -v {int(memory * 1024)}; " if memory else "")
@@ -128,11 +135,11 @@ def run_program(
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["/bin/sh", "-c", f'{limits}exec "$@"', "sh", *words],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=folder,
-            env={**env, MARK: mark}, start_new_session=True,
+            stdin=subprocess.PIPE if origins else subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            cwd=folder, env={**env, MARK: mark}, start_new_session=True,
         )  # fmt: skip
         try:
-            code = _wait(process, timeout, written, log)
+            code = _wait(process, timeout, written, log, origins)
         except subprocess.TimeoutExpired:
             return f"was ended after its time limit of {timeout:g} s"
         except OverflowError as error:
@@ -142,6 +149,9 @@ def run_program(
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
             children = _end_marked(mark)
+            if process.stdin:
+                with suppress(OSError):
+                    process.stdin.close()
     if code < 0:
         return f"was ended by {signal.Signals(-code).name}"
     if code:
@@ -149,20 +159,28 @@ def run_program(
     return f"left {format_count(children, 'process')} behind, which {_was(children)} ended" if children else ""
 
 
-def _wait(process: subprocess.Popen[bytes], timeout: float, written: Path | None, log: Path) -> int:
+def _wait(
+    process: subprocess.Popen[bytes], timeout: float, written: Path | None, log: Path, origins: Origins | None
+) -> int:
     """The exit code.
 
     Raises:
         subprocess.TimeoutExpired: it runs longer.
         OverflowError: it has written more than it may.
+        ContestantFailed: forecasts that cannot be read.
     """
-    end = time.monotonic() + timeout
+    end, looked = time.monotonic() + timeout, time.monotonic()
     while True:
+        if origins:
+            origins.look(process)
         try:
-            return process.wait(min(LOOK, max(0.0, end - time.monotonic())))
+            return process.wait(min(EARLY if origins else LOOK, max(0.0, end - time.monotonic())))
         except subprocess.TimeoutExpired:
             if time.monotonic() >= end:
                 raise
+        if time.monotonic() - looked < LOOK:
+            continue
+        looked = time.monotonic()
         if written and _count_bytes(written) > LARGEST_OUTPUT:
             raise OverflowError(f"its files had more than {LARGEST_OUTPUT} bytes")
         if log.stat().st_size > LARGEST_LOG:

@@ -1,16 +1,37 @@
 """What a contestant gets, and what it gives back, as objects of Python."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from fedweave.client.data import ClientData
+from fedweave.client.task import Task
 from fedweave.engine.clients import Clients
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.runs.build import PreparedRun
 
-Pair = tuple[Any, Any]  # predictions of a client for its validation and its test rows
+# Predictions of a client for its validation and its test rows; of forecasts the latter may be a function of one window.
+Pair = tuple[Any, Any]
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class ContestGraph:
+    """The graph of one client, whose nodes are its rows.
+
+    Attributes:
+        x: features [V, F] of all nodes.
+        edges: [2, E] pairs of nodes, both directions, without self loops.
+        train, val, test: nodes [n] of the rows of each part, in their order.
+    """
+
+    x: np.ndarray
+    edges: np.ndarray
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +45,7 @@ class ContestClient:
         test_x: inputs [m, ...] of the test rows.
         evaluated: whether predictions of this client are wanted. A task may evaluate a sample of its clients; the
             others have no test rows here.
+        graph: of its nodes; None where rows are no nodes.
     """
 
     name: str
@@ -33,6 +55,7 @@ class ContestClient:
     val_y: np.ndarray
     test_x: np.ndarray
     evaluated: bool = True
+    graph: ContestGraph | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +74,8 @@ class ContestTask:
         relation: [R, 2] pairs of clients that a given graph joins, or None.
         categories: codes of each input column, 0 for a number; empty if all are numbers.
         settings: values of the settings that the contestant declares.
+        forecasts: whether rows are windows of series. Then `test_x` has no rows here: test windows are handed out one
+            origin at a time, as the inputs of later ones contain the targets of earlier ones.
     """
 
     name: str
@@ -65,6 +90,18 @@ class ContestTask:
     relation: np.ndarray | None = None
     categories: tuple[int, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    forecasts: bool = False
+
+    @property
+    def origins(self) -> int:
+        """The largest number of test windows of a client, which are handed out one at a time; 0 for other tasks."""
+        return max(len(client.test_x) for client in self.clients) if self.forecasts else 0
+
+    def without_origins(self) -> "ContestTask":
+        """This task as code from elsewhere gets it first: without the test windows of forecasts."""
+        if not self.forecasts:
+            return self
+        return replace(self, clients=tuple(replace(one, test_x=one.test_x[:0]) for one in self.clients))
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +111,7 @@ class ContestAnswers:
     Attributes:
         predictions: name of the client -> (for its validation rows, for its test rows), or these pairs in the order of
             the clients. Probabilities [m, C] of classes, values [m, K] or [m] of numbers, in the scale of the targets.
+            Of forecasts, a function for the test windows: (window [1, ...]) -> [1, K], called in the order of time.
         bytes_up, bytes_down: what all clients have sent and received, if the contestant counts it.
         graph: [N, N] who learned from whom, row = learner, or None.
         curves: (round, name, value) of whatever the contestant wants to show; nothing is chosen by them.
@@ -93,22 +131,25 @@ def hand_out(prepared: PreparedRun, seed: int) -> ContestTask:
     """
     classes = prepared.classes
     task, federation, run = prepared.method.task, prepared.federation, prepared.run
-    targets = federation.shared["y" if task.targets_are == "classes" else "targets"]
-    width = int(targets.shape[1]) if targets.ndim > 1 else len(classes) or int(targets.max()) + 1
+    clients = tuple(_clients(prepared, federation))
+    is_class = task.targets_are == "classes"
+    labels = {**federation.shared, **federation.own}["y"] if is_class else None
+    width = clients[0].train_y.shape[1] if labels is None else len(classes) or int(labels.max()) + 1
     relation = None if federation.relation is None else federation.relation.mT.cpu().numpy().copy()
     return ContestTask(
         name=run.task.dataset,
-        kind=task.targets_are,
+        kind="classes" if is_class else "numbers",
         outputs=width,
         classes=classes,
         metric=task.score_metric.name,
         higher_is_better=task.score_metric.higher_is_better,
         seed=seed,
         rounds=run.train.rounds,
-        clients=tuple(_clients(prepared, federation)),
+        clients=clients,
         relation=relation,
         categories=tuple(int(count) for count in prepared.categories),
         settings={setting.name: getattr(prepared.method, setting.name) for setting in prepared.method.settings()},
+        forecasts=task.targets_are == "forecasts",
     )
 
 
@@ -118,11 +159,25 @@ def _clients(prepared: PreparedRun, federation: Clients) -> list[ContestClient]:
     cohort, clients = evaluation_cohort(federation, 0, 0), []
     for i, name in enumerate(names):
         data = cohort.client_data(i)
-        rows = {part: values[values >= 0] for part in ("train", "val", "test") for values in [getattr(data, part)]}
+        rows = {part: values[values >= 0] for part in PARTS for values in [getattr(data, part)]}
         if i not in evaluated:
             rows["test"] = rows["test"][:0]
-        # Indexing copies the rows. They are inputs of evaluation, so that nothing is random in them.
-        inputs = {f"{part}_x": np.array(task.batch(data, places).cpu()) for part, places in rows.items()}
+        inputs = {f"{part}_x": _inputs(task, data, places) for part, places in rows.items()}
         known = {f"{part}_y": np.array(task.targets(data, rows[part]).cpu()) for part in ("train", "val")}
-        clients.append(ContestClient(str(name), **inputs, **known, evaluated=i in evaluated))
+        graph = _graph(data, rows) if "edges" in data.arrays else None
+        clients.append(ContestClient(str(name), **inputs, **known, evaluated=i in evaluated, graph=graph))
     return clients
+
+
+def _inputs(task: Task, data: ClientData, rows: Any) -> np.ndarray:
+    """A copy of inputs of evaluation, in which nothing is random."""
+    inputs = data.arrays["x"][rows] if "edges" in data.arrays else task.batch(data, rows)
+    return np.array(inputs.cpu())
+
+
+def _graph(data: ClientData, rows: Mapping[str, Any]) -> ContestGraph:
+    """The graph of a client. Edges have been given self loops, which are left out with their padding."""
+    ends = data.arrays["edges"][:2].cpu()
+    places = {part: np.array(values.cpu()) for part, values in rows.items()}
+    nodes = data.arrays["x"][data.arrays["nodes"]]
+    return ContestGraph(np.array(nodes.cpu()), np.array(ends[:, ends[0] != ends[1]]), **places)

@@ -416,7 +416,8 @@ class Lifecycle:
             warm = warm_start.train(trained, self.federation(version, trained), rounds, folder)
             is_warm, reason = warm_start.choose(scratch, warm, champion.version)
         except (BadInput, Diverged) as error:
-            reason = f"It is trained from scratch, as version {champion.version} cannot go on: {error}."
+            why = (error.problem or error.place).partition("; ")[0]
+            reason = f"It is trained from scratch, as version {champion.version} cannot go on: {why}."
             return self._deploy(scratch, version), reason
         return self._deploy(warm, version, champion) if is_warm else self._deploy(scratch, version), reason
 

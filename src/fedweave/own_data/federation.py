@@ -182,6 +182,24 @@ class Federation:
 
     @classmethod
     @with_options(RowKeywords)
+    def from_flbench(
+        cls, path: Path | str, *, shape: Sequence[int] | None = None, **options: Unpack[RowKeywords]
+    ) -> "Federation":
+        """A federation from a data set of FL-bench that its generate_data.py has divided: data/NAME with partition.pkl.
+
+        Args:
+            path: the folder.
+            shape: of an input, such as (1, 28, 28) for the vectors of FEMNIST; default: as it is stored.
+            options: as of `from_leaf`; `val` only where the partition has no validation rows.
+
+        Raises:
+            BadInput: a file that is missing, damaged or of another kind, and as `from_arrays`.
+        """
+        check_path(path, "path")
+        return cls._from_foreign(foreign_folders.read_flbench(Path(path), shape), options)
+
+    @classmethod
+    @with_options(RowKeywords)
     def from_tff(
         cls, path: Path | str, *, features: str = "", label: str = "", **options: Unpack[RowKeywords]
     ) -> "Federation":
@@ -200,7 +218,9 @@ class Federation:
 
     @classmethod
     def _from_foreign(cls, found: foreign_folders.ForeignRows, options: Mapping[str, Any]) -> "Federation":
-        given: Any = {"split": found.split, "val": VAL_SHARE, **options} if found.split else options
+        given: Any = {"split": found.split, **options} if found.split else options
+        if found.split and "val" not in found.split:
+            given = {"val": VAL_SHARE, **given}
         federation = cls.from_arrays(found.x, found.y, client=found.client, **given)
         return replace(federation, notes=(*found.notes, *federation.notes))
 

@@ -1,8 +1,8 @@
-"""Folders that other frameworks write: LEAF's JSON, PFLlib's npz and TensorFlow Federated's HDF5.
+"""Folders that other frameworks write: LEAF's JSON, PFLlib's npz, FL-bench's partition and TensorFlow Federated's HDF5.
 
 Each has the rows of every client, which are already training or test rows. Sources: the readers and writers of
-TalwalkarLab/leaf (`models/utils/model_utils.py`), TsingZ0/PFLlib (`dataset/utils/dataset_utils.py`) and
-tensorflow/federated (`HDF5ClientData`).
+TalwalkarLab/leaf (`models/utils/model_utils.py`), TsingZ0/PFLlib (`dataset/utils/dataset_utils.py`), KarhouTam/FL-bench
+(`generate_data.py`, `data/utils/datasets.py`) and tensorflow/federated (`HDF5ClientData`).
 """
 
 import json
@@ -17,6 +17,10 @@ from fedweave.data.sources.pickles import unpickle_arrays
 from fedweave.errors import BadInput, choose, format_count, format_value
 
 PARTS = ("train", "test")
+PARTITION = "partition.pkl"  # of FL-bench
+STORED = (("data.npy", "targets.npy"), ("raw/xdata.npy", "raw/ydata.npy"))  # its rows, where it stores them itself
+TORCHVISION = {"MNIST": "MNIST", "FashionMNIST": "FashionMNIST", "cifar-10-batches-py": "CIFAR10",
+               "cifar-100-python": "CIFAR100"}  # folder of a download -> data set  # fmt: skip
 ENDINGS = (".h5", ".hdf5")
 GROUP = "examples"  # of TFF's files
 LARGEST = 4 << 30  # bytes of the arrays of one file
@@ -38,11 +42,13 @@ class ForeignRows(NamedTuple):
 
 
 def find_kind(path: Path) -> str:
-    """The framework that has written a file or folder: "leaf", "pfllib" or "tff"; empty where it is none of them."""
+    """The framework that has written a file or folder: "leaf", "pfllib", "flbench" or "tff"; else empty."""
     if path.suffix.lower() in ENDINGS or (path.is_dir() and _tff_files(path)):
         return "tff"
     if path.suffix.lower() == ".json":
         return "leaf"
+    if (path / PARTITION).is_file():
+        return "flbench"
     if not all((path / part).is_dir() for part in PARTS):
         return ""
     first = next((path / "train").glob("*.json"), None)
@@ -113,6 +119,56 @@ def _read_object(file: Path) -> Any:
         if member.file_size > LARGEST:
             raise ValueError(f"its object takes more than {LARGEST} bytes")
         return unpickle_arrays(archive.read(member))
+
+
+def read_flbench(path: Path, shape: Sequence[int] | None = None) -> ForeignRows:
+    """FL-bench: partition.pkl with the rows of the parts of each client, and the rows of all clients beside it.
+
+    These are data.npy and targets.npy, raw/xdata.npy and raw/ydata.npy, or a download of torchvision, whose test rows
+    come after its training rows.
+
+    Args:
+        path: the folder of a data set, as data/mnist.
+        shape: of an input, where rows are vectors; None for what is stored.
+    """
+    content = _read(path / PARTITION, lambda file: unpickle_arrays(file.read_bytes()))
+    clients = content.get("data_indices") if isinstance(content, Mapping) else None
+    if isinstance(clients, Mapping):
+        clients = [*clients.values()]
+    if not isinstance(clients, list) or not all(isinstance(one, Mapping) and {*one} >= {*PARTS} for one in clients):
+        raise BadInput(
+            f"{path / PARTITION}: is not a partition of FL-bench; it has no data_indices with train and test"
+        )
+    x, y = _flbench_rows(path)
+    names = ("train", "val", "test") if any(len(one.get("val", ())) for one in clients) else PARTS
+    places = {name: [np.asarray(one[name], dtype=np.int64) for one in clients] for name in names}
+    last, count = max(int(rows.max(initial=-1)) for own in places.values() for rows in own), min(len(x), len(y))
+    if last >= count:
+        raise BadInput(f"{path / PARTITION}: names row {last}, but there are {count}; divide the data set again")
+    if shape is not None:
+        try:
+            x = x.reshape(len(x), *shape)
+        except ValueError as error:
+            raise BadInput(f"shape: {format_value(shape)} is not that of the rows of {path} ({error})") from error
+    parts = {name: [(i, x[rows], y[rows]) for i, rows in enumerate(own)] for name, own in places.items()}
+    return _join(parts, path, _channels_first if shape is None else np.array)
+
+
+def _flbench_rows(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs [M, ...] and classes [M] of all clients."""
+    for names in STORED:
+        if all((path / name).is_file() for name in names):
+            x, y = (_read(path / name, lambda file: np.load(file, allow_pickle=False)) for name in names)
+            return x, y.ravel()
+    if name := next((name for folder, name in TORCHVISION.items() if (path / folder).is_dir()), ""):
+        from fedweave.data.sources.images import torchvision_datasets
+
+        load = getattr(torchvision_datasets(), name)
+        sets = [_read(path / PARTITION, lambda _, part=part: load(path, train=part)) for part in (True, False)]
+        arrays = [[np.asarray(getattr(one, word)) for one in sets] for word in ("data", "targets")]
+        return np.concatenate(arrays[0]), np.concatenate(arrays[1])
+    wanted = ", ".join([*(" and ".join(names) for names in STORED), *TORCHVISION])
+    raise BadInput(f"{path}: has a partition of FL-bench, but not its rows; they are one of: {wanted}")
 
 
 def read_tff(path: Path, features: str, label: str) -> ForeignRows:

@@ -173,7 +173,7 @@ def check_on_data(run: RunSpec, where: str, inputs: Inputs) -> None:
     checks.check_budget(run, place, inputs.partition.clients)
     checks.check_graph(run, place)
     graph_controls.check_given_graph(run, inputs.partition, place)
-    build_method(run, inputs, where)
+    row_checks.check_hidden(run, build_method(run, inputs, where), inputs.partition)
     row_checks.check_metric(run, inputs.dataset, inputs.partition)
 
 
@@ -190,6 +190,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         federation = federations.add_balanced_weights(federation)
     federation = replace(federation, evaluated=evaluated)
     row_checks.check_metric(run, dataset, partition)
+    row_checks.check_hidden(run, method, partition)
     row_checks.check_validation(run, method, federation)
     if is_recordable(1, federation.clients):
         divergence = torch.from_numpy(jensen_shannon(target_shares(method.task, federation)))

@@ -39,6 +39,23 @@ def check_metric(run: RunSpec, dataset: Dataset, partition: Partition) -> None:
             )
 
 
+def check_hidden(run: RunSpec, method: Method, partition: Partition) -> None:
+    """Refuse code from elsewhere where the label of a test row cannot be hidden, as another client trains on the row.
+
+    Raises:
+        BadInput: naming the run and the row.
+    """
+    if method.has_models:
+        return
+    known, hidden = (
+        np.concatenate([np.zeros(0, np.int64), *(rows for part in parts for rows in _rows_in_dataset(partition, part))])
+        for parts in (("train", "val"), ("test",))
+    )
+    if len(shared := np.intersect1d(known, hidden)):
+        problem = f"row {shared[0]} is a test row of one client, and a training or validation row of another"
+        raise BadInput(f"runs.{run.key}: {run.method}", f"{problem}, so that its target cannot be hidden")
+
+
 def _rows_in_dataset(partition: Partition, part: str) -> list[np.ndarray]:
     """Rows of `dataset` of each client; in graphs, parts number the nodes of a client."""
     rows: tuple[np.ndarray, ...] = getattr(partition, part)

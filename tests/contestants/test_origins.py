@@ -1,0 +1,167 @@
+"""Forecasts and graphs for code from elsewhere: no target of a test row is within reach, and scores are equal."""
+
+import json
+import re
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, Ridge
+
+import fedweave as fw
+from fedweave.contestants.exchange import write_task
+from fedweave.contestants.rows import ContestTask
+from fedweave.errors import BadInput
+from fedweave.methods import METHODS
+
+WINDOW, HORIZON = 4, 3
+PAGE = Path(__file__).parents[2].joinpath("docs", "contestants.md").read_text(encoding="utf-8")
+START = """
+import json, sys
+from pathlib import Path
+import numpy as np
+
+task, output = map(Path, sys.argv[1:])
+about = json.loads((task / "task.json").read_text())
+
+
+def last(x):
+    return np.repeat(x.reshape(len(x), WINDOW)[:, -1:], about["outputs"], 1)
+
+
+def forecast(client, x):
+    assert [file.name for file in (task / client["folder"]).glob("test*.npz")] == [f"test-{k}.npz"]
+    return last(x)
+
+
+for client in about["clients"]:
+    (output / client["folder"]).mkdir(parents=True)
+    np.savez(output / client["folder"] / "val.npz", outputs=last(np.load(task / client["folder"] / "val.npz")["x"]))
+""".replace("WINDOW", str(WINDOW))
+LAST = START + re.findall(r"```python\n(for line in sys.stdin:.*?)```", PAGE, re.DOTALL)[0]
+WRITE = 'np.savez(output / client["folder"] / f"test-{k}.npz", outputs=forecast(client, x))'
+TEXT = '(output / client["folder"] / f"test-{k}.csv").write_text("a,b,c\\n" + ",".join(map(repr, last(x)[0].tolist())))'
+PROGRAMS = {
+    "npz": LAST, "csv": LAST.replace(WRITE, TEXT), "early": START,
+    "nan": LAST.replace("outputs=forecast(client, x)", "outputs=forecast(client, x) * (np.nan if k == 2 else 1)"),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _keep_methods():
+    before = dict(METHODS)
+    yield
+    METHODS.clear()
+    METHODS.update(before)
+
+
+@pytest.fixture(scope="module")
+def series() -> fw.Federation:
+    """Two clients, one of which has fewer windows."""
+    draws = np.random.default_rng(0)
+    counts = {"Ann": 90, "Bob": 60}
+    time = np.concatenate([np.arange(count) for count in counts.values()])
+    client = [name for name, count in counts.items() for _ in range(count)]
+    y = np.sin(time / 3) + 0.1 * draws.normal(size=len(time))
+    return fw.Federation.from_arrays(None, y, client=client, time=time, window=WINDOW, horizon=HORIZON)
+
+
+def compare(federation: fw.Federation, contestants: list, methods: tuple[str, ...] = ("local",)) -> fw.Comparison:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fw.compare(federation, [*methods, *contestants], rounds=1, seeds=1, tune=0, central=False,
+                          evaluate={"select": "last"}, progress=False)  # fmt: skip
+
+
+def last_value(task: ContestTask):
+    """The control of the same name; a window is asked for after the one before it."""
+    assert task.forecasts
+    assert not any(len(client.test_x) for client in task.clients)
+
+    def last(x: np.ndarray) -> np.ndarray:
+        return np.repeat(x.reshape(len(x), WINDOW)[:, -1:], HORIZON, 1)
+
+    return {client.name: (last(client.val_x), last) for client in task.clients}
+
+
+def test_forecasts_are_asked_for_one_origin_at_a_time(series: fw.Federation, tmp_path: Path) -> None:
+    """A function, programs and a control give the same scores; failures are one line."""
+    for name, text in PROGRAMS.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    programs = [fw.contestants.program(f"python {name}.py", folder=tmp_path) for name in PROGRAMS]
+    array = fw.contestants.function(lambda task: [(client.val_x, client.test_x) for client in task.clients], "array")
+    others = [fw.contestants.function(last_value), fw.contestants.estimator(Ridge()), array]
+    comparison = compare(series, [*programs, *others])
+    scores = {name: comparison[name].scores.to_numpy() for name in ("npz", "csv", "last_value", "Ridge")}
+    controls = comparison.controls().set_index("control")["mean"]
+    assert np.allclose(scores["npz"].mean(), controls["Last value"], rtol=1e-5)
+    assert (scores["npz"] == scores["csv"]).all()
+    assert np.allclose(scores["npz"], scores["last_value"], rtol=1e-6)
+    assert scores["Ridge"].mean() < controls["Last value"]
+    lost = "\n".join(comparison.lost)
+    assert "nan: client 'Ann': test window 2: its prediction of row 0 is nan" in lost
+    assert "early: it ended without a file done-0" in lost
+    assert "array: client 'Ann': it gave no function for its test windows" in lost
+    assert len(comparison.lost) == 3
+
+
+@pytest.fixture(scope="module")
+def graphs() -> fw.Federation:
+    """Two rings of nodes, whose label is known by the neighbours alone."""
+    draws, parts = np.random.default_rng(1), {}
+    for name, count in {"Ann": 40, "Bob": 30}.items():
+        y = np.repeat([0, 1], count // 2)
+        edges = np.array([(i, (i + step) % count) for i in range(count) for step in (1, 2)]).T
+        parts[name] = (draws.normal(size=(count, 3)) + 0.5 * y[:, None], edges, y)
+    return fw.Federation.from_graphs(parts)
+
+
+def test_graphs_are_handed_out_with_edges_and_without_test_labels(graphs: fw.Federation, tmp_path: Path) -> None:
+    """A program spreads the labels of training over the edges; an estimator sees features alone."""
+    caught: list[ContestTask] = []
+
+    def spread(task: ContestTask):
+        caught.append(task)
+        answers = []
+        for client in task.clients:
+            graph = client.graph
+            assert graph is not None
+            votes = np.ones((len(graph.x), task.outputs))
+            for _ in range(20):
+                votes[graph.train] = 50 * np.eye(task.outputs)[client.train_y]
+                sums = np.zeros_like(votes)
+                np.add.at(sums, graph.edges[1], votes[graph.edges[0]])
+                votes = sums / sums.sum(1, keepdims=True)
+            answers.append((votes[graph.val], votes[graph.test]))
+        return answers
+
+    comparison = compare(graphs, [fw.contestants.function(spread), fw.contestants.estimator(LogisticRegression())])
+    means = {name: comparison[name].scores.mean() for name in ("spread", "LogisticRegression")}
+    assert means["spread"] > 85 > means["LogisticRegression"], comparison.lost
+    [task] = caught
+    write_task(task, tmp_path / "task")
+    ann, nodes = task.clients[0], graphs.dataset.x[: len(graphs.partition.nodes[0])]
+    place = tmp_path / "task" / "clients" / "0"
+    stored = dict(np.load(place / "graph.npz"))
+    assert {*stored} == {"x", "edges", "train", "val", "test"}
+    assert np.array_equal(stored["x"], nodes.reshape(len(nodes), -1))
+    assert np.array_equal(stored["x"][stored["test"]], ann.test_x)
+    assert {*map(tuple, stored["edges"].T.tolist())} == {*map(tuple, graphs.partition.edges[0].T.tolist())}
+    assert np.load(place / "test.npz").files == ["x"]
+    assert (place / "edges.csv").read_text().splitlines()[0] == "node,neighbour"
+    heading, *lines = (place / "nodes.csv").read_text().splitlines()
+    assert heading == "part,row,x1,x2,x3"
+    assert len(lines) == len(nodes)
+    about = json.loads((tmp_path / "task" / "task.json").read_text())
+    assert (about["kind"], about["origins"], about["clients"][0]["test"]) == ("classes", 0, len(ann.test_x))
+
+
+def test_a_node_that_another_client_trains_on_is_refused(graphs: fw.Federation) -> None:
+    """Its label could not be hidden."""
+    from dataclasses import replace
+
+    nodes = (graphs.partition.nodes[0], graphs.partition.nodes[0][: len(graphs.partition.nodes[1])])
+    shared = replace(graphs, partition=replace(graphs.partition, nodes=nodes))
+    with pytest.raises(BadInput, match="is a test row of one client, and a training or validation row of another"):
+        compare(shared, [fw.contestants.estimator(LogisticRegression())])
