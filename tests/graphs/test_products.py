@@ -98,6 +98,8 @@ def test_methods_that_mix_in_another_way_are_refused() -> None:
             check_products(method, "runs.a")
     for name in ("local", "fedavg", "central"):
         check_products(method_with_products(name), "runs.a")
+    with pytest.raises(BadInput, match="FedPer takes no plain mean or mixture of both factors"):
+        check_products(replace(method_with_products("fedper"), personal=("*.B",)), "runs.a")
     unmixed = replace(method_with_products("fedavg"), task=tiny.rows_task())
     assert not unmixed.task.products_to_mix
     assert "fedavg" in METHODS

@@ -1,11 +1,14 @@
 """Every method on a model with low-rank adapters: it sees, mixes, sends and stores adapters and head alone."""
 
+from dataclasses import replace
+
 import pytest
 import tiny
 from tiny import CLASSES, rows_federation
 
 from fedweave.client.task import RowClassification
 from fedweave.engine.protocol import Method
+from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.models import build
 from fedweave.tensors.trees import flatten_paths
@@ -47,3 +50,20 @@ def test_messages_are_adapters_and_head(name: str) -> None:
     assert report.bytes_up == 3 * 4 * numbers
     weights = report.method.collaboration(report.state.server)
     assert weights is None or len(weights) in (1, 3)
+
+
+def test_fedper_shares_what_is_not_personal() -> None:
+    """FedSA-LoRA: A goes to the server and back; B and the head stay."""
+    method, federation = method_with_adapters("fedper"), rows_federation()
+    method = replace(method, personal=("head", "*.B"))
+    reports = contract.run_rounds(method, federation)
+    contract.executors_agree(method, federation, reports)
+    assert {*reports[-1].state.server["model"]} == {"fc1.lora.A", "fc2.lora.A"}
+    assert reports[-1].bytes_up == 3 * 4 * 2 * (6 + 5)
+    for personal, place in ((("fc9",), "'fc9' names no layer; choices: head, fc1.lora, fc2.lora, fc"), (("fc",), "")):
+        named = replace(method, personal=personal)
+        if place:
+            with pytest.raises(BadInput, match=f"^fedper.personal: {place}"):
+                _ = named.private
+        else:
+            assert named.private == named.task.head

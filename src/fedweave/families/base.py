@@ -104,11 +104,12 @@ def check_products(method: Method, where: str) -> None:
     Raises:
         BadInput: naming the place `where` the run is, the method and the way out.
     """
-    if method.task.products_to_mix and not method.mixes_products:
+    is_torn = any(len({*pair} & {*method.local_names}) == 1 for pair in method.task.products_to_mix)
+    if is_torn or (method.task.products_to_mix and not method.mixes_products):
         raise BadInput(
             where,
             f"the model's adapters are mixed by their product, and {method.label} takes no plain mean or mixture of "
-            f"models; set model.adapter.mix: factors, or leave {method.label} out",
+            f"both factors; set model.adapter.mix: factors, or leave {method.label} out",
         )
 
 
