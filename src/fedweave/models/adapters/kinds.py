@@ -18,7 +18,7 @@ from fedweave.models.base import (
     make_constants,
     parts,
 )
-from fedweave.settings import Positive, Size
+from fedweave.settings import AtLeast, Positive, Size
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 Block = str | Mapping[str, Any] | None
@@ -80,6 +80,12 @@ class Lora(TrainedPart):
     """Matrices A and B of low rank for weights W: the layer uses W + (alpha / rank) B A (LoRA)."""
 
     rank: Annotated[Size, "columns of B, rows of A"] = 4
+    ranks: Annotated[
+        list[int] | None,
+        AtLeast(1),
+        "ranks of the clients in their order, from the first again after the last, at most `rank`; null: all have "
+        "`rank`",
+    ] = None
     alpha: Annotated[Positive | None, "the change of a weight is alpha / rank times B A; null: twice the rank"] = None
     targets: Annotated[
         list[str] | None,
@@ -101,6 +107,8 @@ class Lora(TrainedPart):
         return 2.0 if self.alpha is None else self.alpha / self.rank
 
     def select(self, network: nn.Module, head: tuple[str, ...], where: str) -> set[str]:
+        if (largest := max(self.ranks or [0])) > self.rank:
+            raise BadInput(f"{where}.ranks", f"{largest} is above rank: {self.rank}, which is the largest; raise rank")
         weights = _find_weights(network, head)
         if self.targets is None:
             shared = _find_shared(network)
@@ -120,7 +128,7 @@ class Lora(TrainedPart):
             by_layer.setdefault(path.rpartition(".")[0], []).append(weights[path][1])
         for path, names in by_layer.items():
             layer, trains_a = network.get_submodule(path), self.trains == "both"
-            add_low_rank(layer, names, self.rank, self.scale, trains_a=trains_a, mix=self.mix)
+            add_low_rank(layer, names, self.rank, self.scale, trains_a=trains_a, mix=self.mix, ranks=self.ranks)
         factors = ("A", "B") if self.trains == "both" else ("B",)
         return {
             f"{path}.{adapter_name(name)}.{factor}"
