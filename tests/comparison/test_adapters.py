@@ -92,8 +92,23 @@ def test_wrong_adapters() -> None:
     for adapter, line in (
         ("lorra", "adapter: 'lorra' is unknown; did you mean 'lora'? choices: bias, head, lora, norm"),
         ({"name": "lora", "targets": ["fc"]}, "adapter.targets: 'fc' names no layer with a weight; choices: 0"),
+        (
+            {"name": "lora", "rank": 2, "ranks": [1, 3]},
+            "adapter.ranks: 3 is above rank: 2, which is the largest; raise",
+        ),
         ({"name": "lora", "rank": 11, "targets": ["0"]}, "adapter.rank: 11, but 0.weight is a matrix of 16 x 10; give"),
     ):
         with warnings.catch_warnings(), pytest.raises(fw.BadInput) as caught:
             fw.fit("fedavg", people(), model=network, adapter=adapter, **OPTIONS)
         assert str(caught.value).startswith(line)
+
+
+def test_ranks_by_client() -> None:
+    """A method that mixes in its own way is refused; the others send the rows of each client's rank."""
+    adapter = {**LORA, "ranks": [1, 2]}
+    with pytest.raises(fw.BadInput, match=r"fedaghn: model.adapter has ranks, which needs a plain mean or mixture"):
+        fw.fit("fedaghn", people(), model=network, adapter=adapter, **OPTIONS)
+    compared = fw.compare(people(), ["local", "fedavg"], model=network, adapter=adapter, seeds=1, **OPTIONS)
+    assert any("entral" in str(row) for row in compared.controls().to_numpy().tolist())
+    numbers = 16 * 2 + 2 + 1.5 * (10 + 16)
+    assert compared["fedavg"].run.totals["bytes_up"] == 3 * 4 * 4 * numbers

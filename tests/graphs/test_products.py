@@ -10,7 +10,7 @@ from tiny import CLASSES, rows_federation
 from fedweave.client.task import RowClassification
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
-from fedweave.families.base import check_products
+from fedweave.families.base import check_adapters
 from fedweave.graphs.products import mix_products
 from fedweave.methods import METHODS
 from fedweave.models import build
@@ -94,10 +94,12 @@ def test_methods_that_mix_in_another_way_are_refused() -> None:
     """The line names the method and the two ways out; local training mixes nothing."""
     for name in ("fedaghn", "scaffold", "fedem", "fedadam", "pfedhn"):
         method = method_with_products(name)
-        with pytest.raises(BadInput, match=f"^runs.a: the model's adapters .* {method.label} takes no plain mean"):
-            check_products(method, "runs.a")
+        with pytest.raises(BadInput, match=f"^runs.a: model.adapter has mix: product, .*{method.label} takes none"):
+            check_adapters(method, "runs.a")
     for name in ("local", "fedavg", "central"):
-        check_products(method_with_products(name), "runs.a")
+        check_adapters(method_with_products(name), "runs.a")
+    with pytest.raises(BadInput, match="a plain mean or mixture of A and B, and FedPer takes none"):
+        check_adapters(replace(method_with_products("fedper"), personal=("*.B",)), "runs.a")
     unmixed = replace(method_with_products("fedavg"), task=tiny.rows_task())
     assert not unmixed.task.products_to_mix
     assert "fedavg" in METHODS

@@ -6,7 +6,7 @@ parameters: its weight and bias together.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -114,6 +114,11 @@ class Task(ABC):
         """Names of A and B of the adapters whose products servers mix, in place of A and B themselves."""
         pairs = {f"{p}.A": f"{p}.B" for p, layer in low_ranks(self.template).items() if layer.mix == "product"}
         return tuple((a, b) for a, b in pairs.items() if a in self.params)
+
+    @cached_property
+    def adapter_ranks(self) -> Sequence[int] | None:
+        """Ranks of the clients' adapters, again from the first after the last; None if all have the same."""
+        return next((layer.ranks for layer in low_ranks(self.template).values()), None)
 
     @cached_property
     def norms(self) -> tuple[str, ...]:

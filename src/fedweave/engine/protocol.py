@@ -171,8 +171,11 @@ class Method(NamedSettings, ABC):
         return self.statistics
 
     @property
-    def mixes_products(self) -> bool:
-        """Whether the server mixes adapters by their products if the model asks for it, or mixes nothing."""
+    def mixes_plainly(self) -> bool:
+        """Whether the server takes a plain mean or mixture of models, or mixes nothing.
+
+        Low-rank adapters can then be mixed by their products, and have different ranks.
+        """
         return False
 
     def join(self, model: Params) -> ClientState:

@@ -98,18 +98,21 @@ def check_shared_part(method: Method, model: str, where: str) -> None:
         )
 
 
-def check_products(method: Method, where: str) -> None:
-    """Refuse a method that cannot mix adapters by their products, where the model asks for it.
+def check_adapters(method: Method, where: str) -> None:
+    """Refuse a method that cannot mix low-rank adapters in the way that the model asks for.
 
     Raises:
         BadInput: naming the place `where` the run is, the method and the way out.
     """
-    if method.task.products_to_mix and not method.mixes_products:
-        raise BadInput(
-            where,
-            f"the model's adapters are mixed by their product, and {method.label} takes no plain mean or mixture of "
-            f"models; set model.adapter.mix: factors, or leave {method.label} out",
-        )
+    task = method.task
+    is_torn = any(len({*pair} & {*method.local_names}) == 1 for pair in task.products_to_mix)
+    for setting, is_asked_for in (("mix: product", task.products_to_mix), ("ranks", task.adapter_ranks)):
+        if is_asked_for and (is_torn or not method.mixes_plainly):
+            raise BadInput(
+                where,
+                f"model.adapter has {setting}, which needs a plain mean or mixture of A and B, and {method.label} "
+                f"takes none; leave it out, or leave {method.label} out",
+            )
 
 
 class GlobalModel(Method):
@@ -129,7 +132,7 @@ class GlobalModel(Method):
         return self.training.server
 
     @property
-    def mixes_products(self) -> bool:
+    def mixes_plainly(self) -> bool:
         cls = type(self)
         has_plain_mean = cls.aggregate is GlobalModel.aggregate and cls.merge is GlobalModel.merge
         return has_plain_mean and self.server_solver is None
@@ -185,7 +188,7 @@ class ClientModels(Weaving):
     rowwise: ClassVar[bool] = False
 
     @property
-    def mixes_products(self) -> bool:
+    def mixes_plainly(self) -> bool:
         return type(self)._download_part is ClientModels._download_part
 
     @abstractmethod

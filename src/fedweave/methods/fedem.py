@@ -39,7 +39,7 @@ class FedEM(GlobalModel):
     point = "pre"
 
     @property
-    def mixes_products(self) -> bool:
+    def mixes_plainly(self) -> bool:
         return False  # its further models have other names
 
     def extras(self, start: Start) -> Params:

@@ -23,7 +23,7 @@ class Local(Method):
     robust_part = ""
 
     @property
-    def mixes_products(self) -> bool:
+    def mixes_plainly(self) -> bool:
         return True  # nothing is mixed
 
     def uploads_in(self, round: int) -> bool:

@@ -4,7 +4,7 @@ A layer keeps the names and the values of its weights. They are read as adapted 
 layer itself, or a function such as `F.multi_head_attention_forward`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,14 +22,23 @@ class LowRank(nn.Module):
 
     Attributes:
         mix: what servers mix of several clients, "factors" or "product".
+        ranks: of the clients, if they differ.
     """
 
-    def __init__(self, weight: Tensor, rank: int, scale: float, trains_a: bool = True, mix: str = "factors") -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        rank: int,
+        scale: float,
+        trains_a: bool = True,
+        mix: str = "factors",
+        ranks: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
         rows, columns = matrix_shape(weight)
         self.A = nn.Parameter(weight.new_empty(rank, columns), requires_grad=trains_a)
         self.B = nn.Parameter(weight.new_zeros(rows, rank))
-        self.scale, self.mix = scale, mix
+        self.scale, self.mix, self.ranks = scale, mix, ranks
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
