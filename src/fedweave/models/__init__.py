@@ -7,6 +7,7 @@ from fedweave.models.base import ClientModel, Inputs, layers, parameter_count
 from fedweave.models.gcn import SparseMatrix, gcn_norm
 from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import MODELS, build, model, options, settings
+from fedweave.models.word_vectors import encode_texts
 
 for file in iter_modules(__path__):
     import_module(f"{__name__}.{file.name}")
@@ -17,6 +18,7 @@ __all__ = [
     "Inputs",
     "SparseMatrix",
     "build",
+    "encode_texts",
     "gcn_norm",
     "layers",
     "load_weights",
