@@ -17,7 +17,7 @@ COPY . .
 RUN /opt/venv/bin/uv pip install --no-cache --python /opt/venv/bin/python --no-deps --reinstall-package fedweave --editable .
 
 FROM python:${PYTHON}
-RUN apt-get update && apt-get install --yes --no-install-recommends git && rm -rf /var/lib/apt/lists/* \
+RUN apt-get update && apt-get install --yes --no-install-recommends git g++ libc6-dev && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 fedweave && install --directory --owner=fedweave --group=fedweave /fedweave
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build --chown=fedweave:fedweave /fedweave /fedweave

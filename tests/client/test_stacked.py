@@ -30,11 +30,12 @@ from fedweave.engine.records import Settings
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.engine.start import begin
 from fedweave.engine.subgraphs import stack_clients
+from fedweave.errors import BadInput
 from fedweave.graphs.controls import GraphControl
 from fedweave.models import SparseMatrix, build
 from fedweave.models.gcn import add_column_order, project
 from fedweave.processes import forks
-from fedweave.tensors import compilation, dropout_keys, trees
+from fedweave.tensors import compilation, dropout_keys, native, trees
 from fedweave.tensors.closures import VOLATILE, capture
 from fedweave.tensors.trees import Params, Tree
 
@@ -340,7 +341,7 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
 
 def test_auto_selects_by_kind_size_and_length() -> None:
     """On a CPU, convolutions and large dense models run one client per core, and very large models in sequence. Small
-    models are stacked, and compiled if that is faster.
+    models are stacked, and the kernel runs long trainings.
 
     On a GPU all are stacked. They are recorded unless they are large or `batched` requests plain steps.
     """
@@ -359,7 +360,12 @@ def test_auto_selects_by_kind_size_and_length() -> None:
     assert pick(build("resnet18", (3, 32, 32), 10), device="cuda") == "batched"
     assert pick(build("gcn", (1433,), 7)) == pick(small) == "batched"
     assert pick(small, chunk=3) == "batched, 3 clients at once"
-    assert pick(small, steps=10**6) == ("compiled" if compilation.has_compiler() else "batched")
+    long = "kernel" if native.find_compiler() else "batched"
+    assert pick(small, steps=5000) == pick(build("gru", (12, 2), 12), steps=5000) == long
+    assert pick(small, steps=4999) == "batched"
+    assert describe(choose_executor("compiled", small, "cpu")) == "compiled"
+    with pytest.raises(BadInput, match="runs on a CPU"):
+        choose_executor("kernel", small, "cuda")
     assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
     assert pick(build_method("fedsage", "nodes").network) == "batched"
     assert pick(build_method("fedsage", "nodes", wide=20_000).network) == per_core

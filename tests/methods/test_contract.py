@@ -13,6 +13,7 @@ import pytest
 import tiny
 import torch
 
+from fedweave.client import kernel_steps
 from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Batched, Loop
@@ -21,7 +22,7 @@ from fedweave.engine.records import Report, Settings
 from fedweave.engine.start import begin
 from fedweave.families.weaving import Weaving
 from fedweave.methods import METHODS
-from fedweave.tensors import trees
+from fedweave.tensors import native, trees
 from fedweave.tensors.trees import tree_leaves
 from fedweave.testing import contract
 from fedweave.testing.contract import EVERYBODY, SOME, assert_close, run_to_end
@@ -32,6 +33,8 @@ QUICK = {pair for pair in PAIRS if pair[1] == "rows"}
 QUICK |= {(name, next(k for k in KINDS if (name, k) in PAIRS)) for name in METHODS}
 # Private state that no round trains: FedBABU's heads are the initial ones until each client tunes its own.
 CONSTANT = {"fedbabu"}
+# Their losses have layer normalisation.
+UNCOVERED = {"fedcp", "gpfl"}
 # If half of the clients that have taken part leave a cluster, those that have not stay with either half.
 TIES = {"cfl", "gcfl_plus"}
 
@@ -64,6 +67,20 @@ def reference(name: str, kind: str) -> list[Report]:
 def test_executors_agree(name: str, kind: str) -> None:
     """loop = batched = chunked, with partial participation and clients of different sizes, in state and scores."""
     contract.executors_agree(*objects(name, kind), reference(name, kind))
+
+
+@pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
+@pytest.mark.filterwarnings("ignore:steps run without the kernel")
+@pytest.mark.parametrize(("name", "kind"), MARKED)
+def test_the_kernel_agrees(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """loop = kernel, and the kernel covers whatever layers of dense models do in a method, but for a few."""
+    programs: dict[Any, Any] = {}
+    monkeypatch.setattr(kernel_steps, "_PROGRAMS", programs)
+    final = reference(name, kind)[-1]
+    result = run_to_end(*objects(name, kind), SOME, Batched(kernel=True))
+    assert_close(result, (final.state, final.scores), contract.CLOSE, "one client at a time, and the kernel")
+    if kind in ("rows", "series"):
+        assert (None in programs.values()) == (name in UNCOVERED)
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)

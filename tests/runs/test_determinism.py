@@ -23,7 +23,7 @@ from fedweave.processes import forks, parallel
 from fedweave.runs import archive, build, federations, repetition, selection, tasks
 from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import objects, spec, validate
-from fedweave.tensors import compilation
+from fedweave.tensors import compilation, native
 from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 
@@ -199,9 +199,16 @@ def test_the_order_of_runs_does_not_change_results() -> None:
     assert forth == back
 
 
-def test_parallel_repetitions_have_the_same_bits(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "executor",
+    [
+        "auto",
+        pytest.param("kernel", marks=pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler here")),
+    ],
+)
+def test_parallel_repetitions_have_the_same_bits(executor: str, tmp_path: Path) -> None:
     """They are those of repetitions in sequence in one process."""
-    prepared_run = prepared("digits-fedaghn")
+    prepared_run = prepared("digits-fedaghn", "mlp" if executor == "kernel" else "", executor=executor)
     together = repetition.run_repetitions(prepared_run, tmp_path)
     torch.set_num_threads(1)
     assert {seed: digest(history) for seed, history in together.items()} == {

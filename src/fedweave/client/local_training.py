@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.loss_check import check_loss
 from fedweave.client.solvers import Loss, Solver, clone, masked_mean, value_and_grad
-from fedweave.client.stacked_steps import Stacks, Steps, StepSettings, take_steps
+from fedweave.client.stacked_steps import take_steps
+from fedweave.client.step_records import Stacks, Steps, StepSettings
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.closures import capture
 from fedweave.tensors.trees import Params, Tree, is_mapped

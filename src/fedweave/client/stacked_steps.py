@@ -1,4 +1,4 @@
-"""The steps of stacked clients: in plain PyTorch, compiled to one program, or recorded as a CUDA graph.
+"""The steps of stacked clients: in plain PyTorch, by a kernel, compiled to one program, or recorded as a CUDA graph.
 
 Parameters, optimiser state and all tensors that the loss captured are stacked tensors [P, ...]. Only the loss is
 mapped. Plain autograd gives the gradients of all clients at once: the gradient of the sum over clients holds the
@@ -10,26 +10,27 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fedweave.client.kernel_steps import take_kernel_steps
 from fedweave.client.loss_check import check_loss
-from fedweave.client.solvers import Solver
+from fedweave.client.step_records import Stacks, Steps, StepSettings
 from fedweave.tensors import compilation, recordings, trees
-from fedweave.tensors.closures import Rebuild
 from fedweave.tensors.convolutions import use_products
 from fedweave.tensors.gradients import by_name
-from fedweave.tensors.trees import Params, Tree
+from fedweave.tensors.trees import Params
 
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """How stacked steps run: `compiled` to one program; `recorded` as a CUDA graph, only on a GPU."""
+    """How stacked steps run: by a `kernel`, client after client; `compiled`; `recorded` as a CUDA graph, on a GPU."""
 
+    kernel: bool = False
     compiled: bool = False
     recorded: bool = False
 
@@ -48,52 +49,11 @@ def use_mode(mode: ExecutionMode) -> Iterator[None]:
         _MODE.reset(token)
 
 
-class Stacks(NamedTuple):
-    """Trained parameters, the solver's state, and everything else of the model."""
-
-    params: Params
-    state: Tree
-    rest: Params
-
-
-class Steps(NamedTuple):
-    """For every step: rows [K, P, B], keys [K, P], and whether all clients have real rows."""
-
-    rows: Tensor
-    keys: Tensor
-    all_active: list[bool]
-
-
-@dataclass(frozen=True)
-class StepSettings:
-    """Settings of stacked training, without its tensors.
-
-    It is not a tuple, because PyTorch would traverse a tuple several times in every round.
-
-    Attributes:
-        form, rebuild: of the captured loss, see `closures.Capture`.
-        solver: the local solver.
-        masked: whether rows of -1 are padding.
-        spec: structure of the tree of all inputs.
-        dims: client axis of each captured tensor, 0 or None.
-    """
-
-    form: Any
-    rebuild: Rebuild
-    solver: Solver
-    masked: bool
-    spec: Any
-    dims: tuple[int | None, ...] = ()
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for settings whose steps are the same function."""
-        return self.form, self.solver, self.masked, self.dims
-
-
 def take_steps(settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
     """All steps, and the loss [K, P] of each. The stacks may be written to."""
     mode = _MODE.get()
+    if mode.kernel and (result := take_kernel_steps(settings, stacks, steps, captured)):
+        return result
     with use_products(steps.rows.device.type):  # entered again, because leaving the transform has switched it off
         if mode.recorded and (result := _take_recorded_steps(settings, stacks, steps, captured, mode.compiled)):
             return result

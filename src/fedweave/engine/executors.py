@@ -22,18 +22,21 @@ from fedweave.engine.guards import draws_and_names as guards
 from fedweave.errors import BadInput
 from fedweave.models.base import has_weights, weight_count
 from fedweave.models.gcn import GraphConv
+from fedweave.models.gru import GRUCell, Readout
 from fedweave.processes import forks
-from fedweave.tensors import compilation, recordings, trees
+from fedweave.tensors import native, recordings, trees
 from fedweave.tensors.convolutions import use_products
 from fedweave.tensors.trees import Tree
 
 LARGE = 100_000  # parameters
 RECORDED = 5_000_000  # parameters up to which steps are recorded on a GPU
 FORKED = 5_000_000  # parameters up to which a core computes one client, and not a part of all products
-# Local steps of a repetition from which on compilation saves time. It saves a millisecond per step, in each of three
-# repetitions, and takes 49 seconds, or 14 if the program is in the cache. The limit is the same in both cases, because
-# compiled steps round differently and a result must not depend on what ran before.
-LONG = 15_000
+# Local steps of a repetition from which on the kernel saves time, though it has to be built first: five seconds,
+# against a millisecond per step of five clients. The limit is the same where it has been built, because the kernel
+# rounds differently and a result must not depend on what ran before.
+LONG = 5_000
+# Layers whose steps the kernel takes as a whole.
+COVERED = {nn.Linear, nn.Embedding, GRUCell, Readout}
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -94,12 +97,14 @@ class Batched(Executor):
 
     Attributes:
         chunk: clients per chunk, 0 for all of them.
+        kernel: run the steps of local training by a kernel, one client after the other, where it covers them.
         compiled: compile the steps of local training.
         recorded: on a GPU, replay them as CUDA graphs.
         fitted: the largest chunk that fits into memory, once a larger one has failed; empty before that.
     """
 
     chunk: int = 0
+    kernel: bool = False
     compiled: bool = False
     recorded: bool = False
     fitted: list[int] = field(default_factory=list, compare=False)
@@ -135,7 +140,7 @@ class Batched(Executor):
             data: ClientData = part.view(tensors, padded)
             return function(*args, data)
 
-        mode = ExecutionMode(self.compiled, self.recorded)
+        mode = ExecutionMode(self.kernel, self.compiled, self.recorded)
         with use_mode(mode), use_products(part.federation.ids.device.type), guards.forbid_values():
             return vmap(run_client)(slices, part.client_tensors())
 
@@ -171,7 +176,7 @@ def choose_device(name: str) -> str:
 def choose_executor(
     name: str, network: nn.Module, device: str, chunk: int = 0, steps: int = 0, pooled: bool = False
 ) -> Executor:
-    """The executor called `name`; "auto" stacks small models, and all models on a GPU, and compiles long trainings.
+    """The executor called `name`; "auto" stacks small models, and all models on a GPU; long trainings use the kernel.
 
     On a CPU, stacked convolutions are slower (0.6-0.8 of the plain loop's speed), and so are dense models whose
     optimiser step is limited by memory, which the loop's fused kernels read once. Small models are several times faster
@@ -193,9 +198,19 @@ def choose_executor(
         return Processes() if size <= FORKED and forks.can_train_in_forks() else Loop()
     if name == "loop":
         return Loop()
-    compiled = auto_on_cpu and types <= {nn.Linear} and steps >= LONG and compilation.has_compiler()
+    kernel = name == "kernel" or (auto_on_cpu and types <= COVERED and steps >= LONG and bool(native.find_compiler()))
+    if name == "kernel":
+        _check_kernel(network, device)
     recorded = device != "cpu" and name != "batched" and size <= RECORDED
-    return Batched(chunk, name == "compiled" or compiled, recorded)
+    return Batched(chunk, kernel, name == "compiled", recorded)
+
+
+def _check_kernel(network: nn.Module, device: str) -> None:
+    """Refuse a kernel that cannot run: other executors round differently."""
+    if device != "cpu":
+        raise BadInput("train.executor", "'kernel' runs on a CPU; use auto, or set train.device to cpu")
+    if native.load(next(network.parameters()).dtype) is None:  # built now, before repetitions fork
+        raise BadInput("train.executor", "'kernel' needs a C++ compiler that works, g++ or clang++; use auto")
 
 
 def _processes(device: str) -> Processes:
@@ -227,9 +242,9 @@ def set_precision(device: str, tf32: bool = False) -> None:
 def describe(executor: Executor) -> str:
     """The executor in words, for the log and the record of a run."""
     match executor:
-        case Batched(chunk=chunk, compiled=fused, recorded=recorded, fitted=fitted):
+        case Batched(chunk=chunk, kernel=kernel, compiled=fused, recorded=recorded, fitted=fitted):
             size = min(fitted, default=chunk)
-            words = ["compiled" if fused else "batched", "CUDA graphs" if recorded else ""]
+            words = ["kernel" if kernel else "compiled" if fused else "batched", "CUDA graphs" if recorded else ""]
             return ", ".join(filter(None, [*words, f"{size} clients at once" if size else ""]))
         case Processes():
             return "processes"

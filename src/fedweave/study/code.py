@@ -252,7 +252,8 @@ def _direct_imports(file: Path, places: tuple[Root, ...]) -> tuple[Path, ...]:
         for use in call_once(read_source, file).uses
         for path in _resolve_reference(*use, (*own_folder, *places), frozenset())
     ]
-    above = file.parent / "__init__.py"
+    above, source = file.parent / "__init__.py", file.with_suffix(".cpp")  # which a module builds
+    files += [path for path in (source,) if path.is_file()]
     return (*files, above) if not inside and above.is_file() else tuple(files)
 
 

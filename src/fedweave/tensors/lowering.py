@@ -1,0 +1,498 @@
+"""How PyTorch's operations become instructions: a table of rules by name.
+
+A rule gets the builder, the recorded result, and the arguments of the call.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedweave.tensors.array_programs import BLOCK, CODES, LANES, ArrayProgram, Builder, Recorder, Unsupported, collapse
+
+Rule = Callable[..., None]
+
+
+def _unary(name: str) -> Rule:
+    def rule(b: Builder, out: Tensor, value: Tensor) -> None:
+        b.elementwise(name, out, b.tensor(value, out.dtype))
+
+    return rule
+
+
+def _arithmetic(name: str) -> Rule:
+    """name(a, alpha c) of tensors or numbers, in the type of the result."""
+
+    def rule(b: Builder, out: Tensor, a: Any, c: Any, alpha: float = 1, rounding_mode: str | None = None) -> None:
+        kind = b.kind(out)
+        instruction = name if kind == "real" else f"{kind}_{name}"
+        if instruction not in CODES or rounding_mode:
+            raise Unsupported(f"{instruction} is no operation")
+        left, right = b.tensor(a, out.dtype), b.tensor(c, out.dtype)
+        if kind == "real" and alpha != 1:
+            b.elementwise("multiply_add", out, left, right, b.scalar(-alpha if name == "sub" else alpha, out.dtype))
+        elif alpha != 1:
+            raise Unsupported(f"{name} with a factor")
+        else:
+            b.elementwise(instruction, out, left, right)
+
+    return rule
+
+
+def _comparison(name: str, swapped: bool = False) -> Rule:
+    def rule(b: Builder, out: Tensor, a: Any, c: Any) -> None:
+        dtype = torch.result_type(a, c)
+        left, right = b.tensor(a, dtype), b.tensor(c, dtype)
+        pair = (right, left) if swapped else (left, right)
+        kind = b.kind_of(dtype)
+        if kind == "bool":
+            raise Unsupported(f"{name} of truth values")
+        b.elementwise(name if kind == "real" else f"int_{name}", out, *pair)
+
+    return rule
+
+
+def _logical_not(b: Builder, out: Tensor, value: Tensor) -> None:
+    if value.dtype != torch.bool:
+        raise Unsupported("not of numbers")
+    b.elementwise("bool_not", out, value)
+
+
+def _softplus(b: Builder, out: Tensor, value: Tensor, beta: float = 1, threshold: float = 20) -> None:
+    if (beta, threshold) != (1, 20):
+        raise Unsupported("softplus with other settings")
+    b.elementwise("softplus", out, value)
+
+
+def _softplus_backward(b: Builder, out: Tensor, grad: Tensor, value: Tensor, beta: float, threshold: float) -> None:
+    if (beta, threshold) != (1, 20):
+        raise Unsupported("softplus with other settings")
+    b.elementwise("softplus_backward", out, grad, value)
+
+
+def _power(b: Builder, out: Tensor, value: Tensor, exponent: float) -> None:
+    x = b.tensor(value, out.dtype)
+    if exponent == 0:
+        b.fill(out, 1)
+    elif exponent == 1:
+        b.copy(out, x)
+    elif exponent == 2 and b.kind(out) == "real":
+        b.elementwise("mul", out, x, x)
+    elif exponent == 0.5:
+        b.elementwise("sqrt", out, x)
+    else:
+        raise Unsupported(f"power {exponent}")
+
+
+def _reversed_sub(b: Builder, out: Tensor, a: Any, c: Any, alpha: float = 1) -> None:
+    _arithmetic("sub")(b, out, c, a, alpha)
+
+
+def _where(b: Builder, out: Tensor, condition: Tensor, a: Tensor, c: Tensor) -> None:
+    name = {"real": "where", "int": "int_where"}.get(b.kind(out))
+    if name is None or condition.dtype != torch.bool:
+        raise Unsupported("where of truth values")
+    b.elementwise(name, out, condition, b.tensor(a, out.dtype), b.tensor(c, out.dtype))
+
+
+def _masked_fill(b: Builder, out: Tensor, value: Tensor, mask: Tensor, fill: Any) -> None:
+    _where(b, out, mask, b.tensor(fill, out.dtype), value)
+
+
+def _clamp(b: Builder, out: Tensor, value: Tensor, min: Any = None, max: Any = None) -> None:
+    prefix = "" if b.kind(out) == "real" else "int_"
+    for name, bound in (("maximum", min), ("minimum", max)):
+        if bound is not None:
+            b.elementwise(prefix + name, out, value, b.tensor(bound, out.dtype))
+            value = out
+
+
+def _threshold_backward(b: Builder, out: Tensor, grad: Tensor, value: Tensor, threshold: float) -> None:
+    if threshold != 0:
+        raise Unsupported(f"threshold {threshold}")
+    b.elementwise("relu_backward", out, grad, value)
+
+
+def _copy(b: Builder, out: Tensor, value: Tensor, *_: Any, **__: Any) -> None:
+    b.copy(out, value)
+
+
+def _copy_into(b: Builder, out: Tensor, target: Tensor, value: Tensor, *_: Any) -> None:
+    b.copy(target, value)
+
+
+def _filled(number: float) -> Rule:
+    return lambda b, out, *_, **__: b.fill(out, number)
+
+
+def _full(b: Builder, out: Tensor, _: Any, number: float, **__: Any) -> None:
+    b.fill(out, number)
+
+
+def _constant(b: Builder, out: Tensor, *_: Any, **__: Any) -> None:
+    b.constant(out)
+
+
+def _empty(b: Builder, out: Tensor, *_: Any, **__: Any) -> None:
+    del b, out
+
+
+# --- sums -------------------------------------------------------------------------------------------------------------
+
+
+def _axes(value: Tensor, dim: int | Sequence[int] | None) -> list[int]:
+    if dim is None or (not isinstance(dim, int) and not len(dim)):
+        return [*range(value.ndim)]
+    return sorted(axis % value.ndim for axis in ([dim] if isinstance(dim, int) else dim))
+
+
+def _accumulate(b: Builder, name: str, out: Tensor, value: Tensor, dim: Any) -> None:
+    """out = the sum over the axes `dim`, which `out` may have kept."""
+    axes = _axes(value, dim)
+    b.fill(out, 0)
+    kept = out
+    if out.ndim != value.ndim:
+        for axis in axes:
+            kept = kept.unsqueeze(axis)
+    steps = [0 if axis in axes else kept.stride(axis) for axis in range(value.ndim)]
+    if value.numel():
+        size, strides = collapse(value.shape, [steps, value.stride()])
+        b.emit(name, size, (out, strides[0] if size != (1,) else (0,)), (value, strides[1]))
+
+
+def _sum(b: Builder, out: Tensor, value: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> None:
+    del keepdim, dtype
+    kind = b.kind(out)
+    if kind == "bool":
+        raise Unsupported("a sum of truth values")
+    _accumulate(b, "sum" if kind == "real" else "int_sum", out, b.tensor(value, out.dtype), dim)
+
+
+def _mean(b: Builder, out: Tensor, value: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> None:
+    _sum(b, out, value, dim, keepdim, dtype)
+    count = prod(value.shape[axis] for axis in _axes(value, dim))
+    b.elementwise("div", out, out, b.scalar(count, out.dtype))
+
+
+def _norm(b: Builder, out: Tensor, value: Tensor, order: float = 2, dim: Any = None, *_: Any, **__: Any) -> None:
+    if order != 2 or b.kind(out) != "real":
+        raise Unsupported(f"a norm of order {order}")
+    squares = b.new(value.shape, value.dtype)
+    b.elementwise("mul", squares, value, value)
+    _accumulate(b, "sum", out, squares, dim)
+    b.elementwise("sqrt", out, out)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _rows(value: Tensor, dim: int) -> tuple[int, int]:
+    if dim % max(value.ndim, 1) != value.ndim - 1 or not value.ndim:
+        raise Unsupported("softmax over an axis that is not the last one")
+    return value.numel() // value.shape[-1], value.shape[-1]
+
+
+def _softmax(name: str) -> Rule:
+    def rule(b: Builder, out: Tensor, value: Tensor, dim: int, _half: bool) -> None:
+        size, value = _rows(value, dim), b.contiguous(value)
+        b.emit(name, size, (out, (size[1], 1)), (value, (size[1], 1)), (b.new((BLOCK * size[1],), value.dtype), (0, 0)))
+
+    return rule
+
+
+def _softmax_backward(name: str) -> Rule:
+    def rule(b: Builder, out: Tensor, grad: Tensor, result: Tensor, dim: int, _dtype: Any) -> None:
+        size = _rows(result, dim)
+        places = [(value, (size[1], 1)) for value in (out, b.contiguous(grad), b.contiguous(result))]
+        b.emit(name, size, *places)
+
+    return rule
+
+
+def _index(b: Builder, out: Tensor, value: Tensor, indices: Sequence[Tensor | None]) -> None:
+    """value[..., index, ...] with an index for one axis."""
+    given = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1:
+        raise Unsupported("several indices at once")
+    axis, index = given[0], indices[given[0]]
+    assert index is not None
+    _take(b, out, value, axis, index)
+
+
+def _take(b: Builder, out: Tensor, value: Tensor, axis: int, index: Tensor) -> None:
+    if index.dtype != torch.int64:
+        raise Unsupported(f"an index in {index.dtype}")
+    value, index = b.contiguous(value), b.contiguous(index)
+    before, width = prod(value.shape[:axis]), prod(value.shape[axis + 1 :])
+    count, positions = value.shape[axis], index.numel()
+    if b.kind(out) != "real":
+        if before != 1 or width != 1:
+            raise Unsupported("rows of whole numbers")
+        b.emit(f"{b.kind(out)}_take", (positions,), (out, (1,)), (value, (1,)), (index, (1,)))
+        return
+    size = (before, positions, 1, width)
+    b.emit(
+        "take",
+        size,
+        (out, (positions * width, width, 0, 1)),
+        (value, (count * width, 0, 0, 1)),
+        (index, (0, 1, 0, 0)),
+        (None, (width, 0, 0, 0)),
+    )
+
+
+def _index_select(b: Builder, out: Tensor, value: Tensor, dim: int, index: Tensor) -> None:
+    _take(b, out, value, dim % value.ndim, index)
+
+
+def _embedding(b: Builder, out: Tensor, weight: Tensor, index: Tensor, *_: Any) -> None:
+    _take(b, out, weight, 0, index)
+
+
+def _embedding_backward(
+    b: Builder, out: Tensor, grad: Tensor, index: Tensor, count: int, padding: int, scaled: bool
+) -> None:
+    if padding >= 0 or scaled:
+        raise Unsupported("an embedding with padding or scaled gradients")
+    width = grad.shape[-1]
+    b.fill(out, 0)
+    grad, index = b.contiguous(grad), b.contiguous(index)
+    places = [(out, (0, 0, 0, 1)), (grad, (0, width, 0, 1)), (index, (0, 1, 0, 0)), (None, (width, 0, 0, 0))]
+    b.emit("add_at", (1, index.numel(), 1, width), *places)
+
+
+def _gather(b: Builder, out: Tensor, value: Tensor, dim: int, index: Tensor, **_: Any) -> None:
+    places = [out, value, index]
+    if dim % value.ndim != value.ndim - 1 or value.ndim > 4 or b.kind(out) != "real":
+        raise Unsupported("gather along an axis that is not the last one")
+    b.emit("gather", index.shape, *((place, place.stride()) for place in places))
+
+
+def _scatter_add(b: Builder, out: Tensor, value: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
+    if dim % value.ndim != value.ndim - 1 or value.ndim > 4 or b.kind(out) != "real":
+        raise Unsupported("scatter along an axis that is not the last one")
+    if out is not value:
+        b.copy(out, value)
+    b.emit("scatter_add", index.shape, *((place, place.stride()) for place in (out, source, index)))
+
+
+# --- parts of tensors -------------------------------------------------------------------------------------------------
+
+
+def _cat(b: Builder, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> None:
+    start = 0
+    for part in parts:
+        if part.numel():
+            b.copy(out.narrow(dim, start, part.shape[dim]), b.tensor(part, out.dtype))
+            start += part.shape[dim]
+
+
+def _stack(b: Builder, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> None:
+    for position, part in enumerate(parts):
+        b.copy(out.select(dim, position), b.tensor(part, out.dtype))
+
+
+def _pad(b: Builder, out: Tensor, value: Tensor, pad: Sequence[int], number: float = 0) -> None:
+    if any(amount < 0 for amount in pad):
+        raise Unsupported("negative padding")
+    b.fill(out, number)
+    inside = out
+    for i in range(len(pad) // 2):
+        axis = value.ndim - 1 - i
+        inside = inside.narrow(axis, pad[2 * i], value.shape[axis])
+    b.copy(inside, value)
+
+
+def _select_backward(b: Builder, out: Tensor, grad: Tensor, _shape: Any, dim: int, position: int) -> None:
+    if out.shape[dim] != 1:
+        b.fill(out, 0)
+    b.copy(out.select(dim, position), grad)
+
+
+def _slice_backward(
+    b: Builder, out: Tensor, grad: Tensor, _shape: Any, dim: int, start: int, end: int, step: int
+) -> None:
+    b.fill(out, 0)
+    index = [slice(None)] * out.ndim
+    index[dim] = slice(start, end, step)
+    b.copy(out[tuple(index)], grad)
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+def _product(b: Builder, out: Tensor, x: Tensor, y: Tensor, add: Tensor | None = None) -> None:
+    """out [m, n] = x [m, k] y [k, n] + add, or for [b, ...] of each; `add` is read row by row."""
+    batch, m, n, k = out.shape[0] if out.ndim == 3 else 1, out.shape[-2], out.shape[-1], x.shape[-1]
+    if b.kind(out) != "real" or out.stride(-1) != 1 or not out.numel():
+        raise Unsupported("a product of whole numbers, or a transposed one")
+    if add is not None and add.stride(-1) != 1 and n > 1:
+        add = b.contiguous(add)
+
+    def strides(value: Tensor | None, row: bool, column: bool, inner: bool) -> tuple[int, ...]:
+        if value is None:
+            return (0, 0, 0, 0)
+        first = value.stride(0) if value.ndim == 3 else 0
+        a, c = value.stride(-2), value.stride(-1)
+        return (first, a if row else 0, c if column else 0, (c if row else a) if inner else 0)
+
+    scratch = b.new((k, -(-n // LANES) * LANES), out.dtype)
+    b.emit(
+        "product",
+        (batch, m, n, k),
+        (out, strides(out, True, True, False)),
+        (x, strides(x, True, False, True)),
+        (y, strides(y, False, True, True)),
+        (add, strides(add, True, True, False)),
+        (scratch, (0, 0, 0, 0)),
+    )
+
+
+def _addmm(b: Builder, out: Tensor, add: Tensor, x: Tensor, y: Tensor, beta: float = 1, alpha: float = 1) -> None:
+    if (beta, alpha) != (1, 1):
+        raise Unsupported("a product with factors")
+    _product(b, out, x, y, add.expand(out.shape))
+
+
+def _mm(b: Builder, out: Tensor, x: Tensor, y: Tensor) -> None:
+    _product(b, out, x, y)
+
+
+def _mv(b: Builder, out: Tensor, x: Tensor, y: Tensor) -> None:
+    _product(b, out[:, None], x, y[:, None])
+
+
+def _dot(b: Builder, out: Tensor, x: Tensor, y: Tensor) -> None:
+    _product(b, out[None, None], x[None], y[:, None])
+
+
+# --- optimisers -------------------------------------------------------------------------------------------------------
+
+
+def _foreach(rule: Rule, targets: str = "first") -> Rule:
+    """A rule for lists: of tensors in place, or with a list of results."""
+
+    def each(b: Builder, out: Any, values: Sequence[Tensor], *args: Any, **kwargs: Any) -> None:
+        for position, value in enumerate(values):
+            own = [arg[position] if isinstance(arg, list | tuple) else arg for arg in args]
+            rule(b, value if targets == "first" else out[position], value, *own, **kwargs)
+
+    return each
+
+
+def _fused_adam(
+    b: Builder,
+    _out: Any,
+    values: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    first: Sequence[Tensor],
+    second: Sequence[Tensor],
+    _largest: Any,
+    steps: Sequence[Tensor],
+    *,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    weight_decay: float,
+    eps: float,
+    amsgrad: bool,
+    maximize: bool,
+    **_: Any,
+) -> None:
+    if amsgrad or maximize or isinstance(lr, Tensor):
+        raise Unsupported("a variant of Adam")
+    numbers = b.constant(torch.tensor([lr, beta1, beta2, weight_decay, eps], dtype=b.real))
+    for value, grad, m, v, t in zip(values, grads, first, second, steps, strict=True):
+        if not (value.is_contiguous() and m.is_contiguous() and v.is_contiguous()):
+            raise Unsupported("Adam on parameters with gaps")
+        places = [(part, (1,)) for part in (value, b.contiguous(grad), m, v)]
+        b.emit("adam", (value.numel(),), *places, (t, (0,)), (numbers, (1,)))
+
+
+RULES: dict[str, Rule] = {
+    **{name: _unary(name) for name in ("neg", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "abs", "sgn")},
+    "sign": _unary("sgn"),
+    "reciprocal": _unary("reciprocal"),
+    **{name: _arithmetic(name) for name in ("add", "sub", "mul", "div", "maximum", "minimum", "remainder")},
+    "rsub": _reversed_sub,
+    **{name: _comparison(name) for name in ("lt", "le", "eq", "ne")},
+    "gt": _comparison("lt", swapped=True),
+    "ge": _comparison("le", swapped=True),
+    **{
+        name: _arithmetic(name.rpartition("_")[2])
+        for name in ("logical_and", "bitwise_and", "logical_or", "bitwise_or")
+    },
+    "bitwise_xor": _arithmetic("xor"),
+    **{name: _arithmetic("shift") for name in ("__rshift__", "bitwise_right_shift")},
+    **dict.fromkeys(("logical_not", "bitwise_not"), _logical_not),
+    "softplus": _softplus,
+    "softplus_backward": _softplus_backward,
+    "pow": _power,
+    "where": _where,
+    "masked_fill": _masked_fill,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "threshold_backward": _threshold_backward,
+    "sigmoid_backward": lambda b, out, grad, y: b.elementwise("sigmoid_backward", out, grad, y),
+    "tanh_backward": lambda b, out, grad, y: b.elementwise("tanh_backward", out, grad, y),
+    **dict.fromkeys(("clone", "_to_copy", "_unsafe_view", "_reshape_copy"), _copy),
+    "copy": _copy_into,
+    **{name: _filled(0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
+    **{name: _filled(1) for name in ("ones", "ones_like", "new_ones")},
+    **dict.fromkeys(("full", "full_like", "new_full", "fill"), _full),
+    **dict.fromkeys(("arange", "scalar_tensor", "lift_fresh"), _constant),
+    **dict.fromkeys(("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided"), _empty),
+    "sum": _sum,
+    "mean": _mean,
+    "linalg_vector_norm": _norm,
+    "_log_softmax": _softmax("log_softmax"),
+    "_softmax": _softmax("softmax"),
+    "_log_softmax_backward_data": _softmax_backward("log_softmax_backward"),
+    "_softmax_backward_data": _softmax_backward("softmax_backward"),
+    "index": _index,
+    "index_select": _index_select,
+    "embedding": _embedding,
+    "embedding_dense_backward": _embedding_backward,
+    "gather": _gather,
+    "scatter_add": _scatter_add,
+    "cat": _cat,
+    "stack": _stack,
+    "constant_pad_nd": _pad,
+    "select_backward": _select_backward,
+    "slice_backward": _slice_backward,
+    "mm": _mm,
+    "bmm": _mm,
+    "addmm": _addmm,
+    "mv": _mv,
+    "dot": _dot,
+    "_foreach_add_": _foreach(_arithmetic("add")),
+    "_foreach_sub_": _foreach(_arithmetic("sub")),
+    "_foreach_mul_": _foreach(_arithmetic("mul")),
+    "_foreach_div_": _foreach(_arithmetic("div")),
+    "_foreach_norm": _foreach(_norm, "results"),
+    "_fused_adam_": _fused_adam,
+}
+
+
+def record(
+    function: Callable[[], Sequence[Tensor]], inputs: Sequence[Tensor], outputs: int, real: torch.dtype
+) -> ArrayProgram:
+    """What `function` does to `inputs`, as a program.
+
+    Args:
+        function: reads and writes `inputs`. It returns first `outputs` tensors, which the program writes to buffers of
+            their own, and then a new value, or the input itself, for the first inputs in their order.
+        inputs: contiguous tensors, each with a memory of its own.
+        real: the floating type of all numbers.
+
+    Raises:
+        Unsupported: the function does something else than the operations of the kernel.
+    """
+    with Recorder() as recorder:
+        results = function()
+    builder = Builder(inputs, real)
+    for call in recorder.calls:
+        builder.add_call(RULES, *call)
+    return builder.finish(results[:outputs], results[outputs:])

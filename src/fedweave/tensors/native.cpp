@@ -1,0 +1,501 @@
+// Runs a program of array operations for one client after the other, all steps of a client in turn, so that its
+// weights and all intermediate values stay in the cache of a core. `array_programs.py` writes the programs.
+//
+// REAL is the floating type. Vectors are those of GCC and Clang, so there is one source for every processor.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+using Int = int64_t;
+using Real = REAL;
+using Bool = uint8_t;
+
+#if defined(__AVX512F__)
+constexpr int BYTES = 64, ROWS = 8;
+#elif defined(__AVX__)
+constexpr int BYTES = 32, ROWS = 4;  // sixteen registers
+#elif defined(__x86_64__)
+constexpr int BYTES = 16, ROWS = 4;
+#else
+constexpr int BYTES = 16, ROWS = 8;
+#endif
+constexpr Int LANES = BYTES / sizeof(Real), VECTORS = 3;
+typedef Real Vector __attribute__((vector_size(BYTES), aligned(sizeof(Real)), may_alias));
+
+// Codes of the operations; `array_programs.py` reads them here.
+enum Code : Int {
+  COPY, NEG, RELU, SIGMOID, TANH, SOFTPLUS, EXP, LOG, SQRT, ABS, SGN, RECIPROCAL,
+  ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, REMAINDER, RELU_BACKWARD, SIGMOID_BACKWARD, TANH_BACKWARD,
+  SOFTPLUS_BACKWARD, MULTIPLY_ADD, WHERE,
+  LT, LE, EQ, NE,
+  INT_COPY, INT_ADD, INT_SUB, INT_MUL, INT_REMAINDER, INT_MAXIMUM, INT_MINIMUM, INT_AND, INT_XOR, INT_SHIFT,
+  INT_WHERE,
+  INT_LT, INT_LE, INT_EQ, INT_NE,
+  BOOL_COPY, BOOL_AND, BOOL_OR, BOOL_NOT,
+  INT_TO_REAL, BOOL_TO_REAL, BOOL_TO_INT, REAL_TO_INT,
+  SUM, INT_SUM,
+  LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD, SOFTMAX, SOFTMAX_BACKWARD,
+  TAKE, INT_TAKE, BOOL_TAKE, ADD_AT, GATHER, SCATTER_ADD,
+  PRODUCT, ADAM
+};
+
+struct Operand {
+  Int buffer, offset, stride[4];  // offset in bytes, strides in elements
+};
+
+struct Instruction {
+  Int code, size[4];
+  Operand at[6];  // first the result
+};
+
+struct Buffer {
+  char* base;
+  Int client_stride, step_stride;  // in bytes
+};
+
+// The values of an operation at one program point.
+struct Call {
+  const Instruction& in;
+  char* const* base;
+  template <class T> T* at(int i) const { return reinterpret_cast<T*>(base[in.at[i].buffer] + in.at[i].offset); }
+  Int stride(int i, int dim) const { return in.at[i].stride[dim]; }
+  Int size(int dim) const { return in.size[dim]; }
+  // body(offset of every operand in elements) for all positions of the three outer axes
+  template <int N, class Body> void outer(Body body) const {
+    Int shift[N];
+    for (Int i = 0; i < size(0); i++)
+      for (Int j = 0; j < size(1); j++)
+        for (Int k = 0; k < size(2); k++) {
+          for (int n = 0; n < N; n++) shift[n] = i * stride(n, 0) + j * stride(n, 1) + k * stride(n, 2);
+          body(shift);
+        }
+  }
+};
+
+template <class Out, class A, class F> static void map(const Call& c, F f) {
+  const Int n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3);
+  c.outer<2>([&](const Int* s) {
+    Out* o = c.at<Out>(0) + s[0];
+    const A* a = c.at<A>(1) + s[1];
+    if (so == 1 && sa == 1) {
+#pragma GCC ivdep
+      for (Int i = 0; i < n; i++) o[i] = f(a[i]);
+    } else if (so == 1 && sa == 0) {
+      std::fill(o, o + n, f(*a));
+    } else {
+      for (Int i = 0; i < n; i++) o[i * so] = f(a[i * sa]);
+    }
+  });
+}
+
+template <class Out, class A, class F> static void map2(const Call& c, F f) {
+  const Int n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3), sb = c.stride(2, 3);
+  c.outer<3>([&](const Int* s) {
+    Out* o = c.at<Out>(0) + s[0];
+    const A *a = c.at<A>(1) + s[1], *b = c.at<A>(2) + s[2];
+    if (so == 1 && sa == 1 && sb == 1) {
+#pragma GCC ivdep
+      for (Int i = 0; i < n; i++) o[i] = f(a[i], b[i]);
+    } else if (so == 1 && sa == 1 && sb == 0) {
+      const A y = *b;
+#pragma GCC ivdep
+      for (Int i = 0; i < n; i++) o[i] = f(a[i], y);
+    } else if (so == 1 && sa == 0 && sb == 1) {
+      const A x = *a;
+#pragma GCC ivdep
+      for (Int i = 0; i < n; i++) o[i] = f(x, b[i]);
+    } else {
+      for (Int i = 0; i < n; i++) o[i * so] = f(a[i * sa], b[i * sb]);
+    }
+  });
+}
+
+template <class Out, class A, class F> static void map3(const Call& c, F f) {
+  const Int n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3), sb = c.stride(2, 3), sc = c.stride(3, 3);
+  c.outer<4>([&](const Int* s) {
+    Out* o = c.at<Out>(0) + s[0];
+    const A* a = c.at<A>(1) + s[1];
+    const Out *b = c.at<Out>(2) + s[2], *d = c.at<Out>(3) + s[3];
+    if (so == 1 && sa == 1 && sb == 1 && sc == 0) {
+      const Out z = *d;
+#pragma GCC ivdep
+      for (Int i = 0; i < n; i++) o[i] = f(a[i], b[i], z);
+    } else {
+      for (Int i = 0; i < n; i++) o[i * so] = f(a[i * sa], b[i * sb], d[i * sc]);
+    }
+  });
+}
+
+// exp with an error of two units in the last place; loops over it are vectorised.
+static inline float exponential(float x) {
+  const float bounded = x < -87.f ? -87.f : x > 88.f ? 88.f : x;
+  const float n = (bounded * 1.44269504f + 12582912.f) - 12582912.f;  // rounds to the nearest whole number
+  const float r = bounded - n * 0.693359375f + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.f;
+  const float y = p * __builtin_bit_cast(float, (static_cast<int32_t>(n) + 127) << 23);
+  return x < -87.f ? 0.f : x > 88.7f ? HUGE_VALF : y;
+}
+static inline double exponential(double x) { return std::exp(x); }
+static inline float hyperbolic(float x) {
+  const float s = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * s + 2.06390887954e-2f;
+  p = p * s - 5.37397155531e-2f;
+  p = p * s + 1.33314422036e-1f;
+  p = p * s - 3.33332819422e-1f;
+  const float near = x + x * s * p, far = 1.f - 2.f / (1.f + exponential(2.f * x));
+  return s < 0.390625f ? near : far;
+}
+static inline double hyperbolic(double x) { return std::tanh(x); }
+// log of a positive number that is not denormal; not finite where the number is not
+static inline float logarithm(float x) {
+  const int32_t bits = __builtin_bit_cast(int32_t, x), shifted = bits - 0x3f3504f3;  // sqrt(0.5)
+  const float e = static_cast<float>(shifted >> 23);
+  const float m = __builtin_bit_cast(float, (shifted & 0x007fffff) + 0x3f3504f3) - 1.f, z = m * m;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  return m - 0.5f * z + (p * m * z - 2.12194440e-4f * e) + 0.693359375f * e + (x - x);
+}
+static inline double logarithm(double x) { return std::log(x); }
+template <class T> static inline T logistic(T x) { return T(1) / (T(1) + exponential(-x)); }
+
+static Real sum_of(const Real* a, Int n, Int stride) {
+  Real total = 0;
+  Int i = 0;
+  if (stride == 1) {
+    Vector parts[4] = {};
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+      for (int v = 0; v < 4; v++) parts[v] += *reinterpret_cast<const Vector*>(a + i + v * LANES);
+    for (; i + LANES <= n; i += LANES) parts[0] += *reinterpret_cast<const Vector*>(a + i);
+    const Vector all = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+    for (int v = 0; v < LANES; v++) total += all[v];
+  }
+  for (; i < n; i++) total += a[i * stride];
+  return total;
+}
+
+static Real dot(const Real* a, Int sa, const Real* b, Int sb, Int n) {
+  Real total = 0;
+  Int i = 0;
+  if (sa == 1 && sb == 1) {
+    Vector parts[2] = {};
+    for (; i + LANES <= n; i += LANES)
+      parts[(i / LANES) & 1] += *reinterpret_cast<const Vector*>(a + i) * *reinterpret_cast<const Vector*>(b + i);
+    const Vector all = parts[0] + parts[1];
+    for (int v = 0; v < LANES; v++) total += all[v];
+  }
+  for (; i < n; i++) total += a[i * sa] * b[i * sb];
+  return total;
+}
+
+// result += values, over axes that the result lacks (stride 0)
+static void sum(const Call& c) {
+  const Int n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3);
+  c.outer<2>([&](const Int* s) {
+    Real* o = c.at<Real>(0) + s[0];
+    const Real* a = c.at<Real>(1) + s[1];
+    if (so == 0) {
+      *o += sum_of(a, n, sa);
+    } else if (so == 1 && sa == 1) {
+#pragma GCC ivdep
+      for (Int i = 0; i < n; i++) o[i] += a[i];
+    } else {
+      for (Int i = 0; i < n; i++) o[i * so] += a[i * sa];
+    }
+  });
+}
+
+static void int_sum(const Call& c) {
+  c.outer<2>([&](const Int* s) {
+    for (Int i = 0; i < c.size(3); i++)
+      c.at<Int>(0)[s[0] + i * c.stride(0, 3)] += c.at<Int>(1)[s[1] + i * c.stride(1, 3)];
+  });
+}
+
+// Rows [size(2), size(3)], contiguous. Sixteen rows at once, transposed: rows are often shorter than a vector.
+constexpr Int BLOCK = 16;
+
+template <bool LOGS> static void softmax(const Call& c) {
+  const Int rows = c.size(2), n = c.size(3);
+  Real* e = c.at<Real>(2);
+  for (Int first = 0; first < rows; first += BLOCK) {
+    const Int count = std::min(BLOCK, rows - first);
+    const Real* a = c.at<Real>(1) + first * n;
+    Real* o = c.at<Real>(0) + first * n;
+    Real top[BLOCK], total[BLOCK] = {};
+    for (Int i = 0; i < n; i++)
+      for (Int r = 0; r < BLOCK; r++) e[i * BLOCK + r] = r < count ? a[r * n + i] : Real(0);
+    for (Int r = 0; r < BLOCK; r++) top[r] = e[r];
+    for (Int i = 1; i < n; i++)
+      for (Int r = 0; r < BLOCK; r++) top[r] = e[i * BLOCK + r] > top[r] ? e[i * BLOCK + r] : top[r];
+    for (Int i = 0; i < n; i++)
+      for (Int r = 0; r < BLOCK; r++) {
+        e[i * BLOCK + r] -= top[r];
+        const Real y = exponential(e[i * BLOCK + r]);
+        total[r] += y;
+        if (!LOGS) e[i * BLOCK + r] = y;
+      }
+    for (Int r = 0; r < BLOCK; r++) total[r] = LOGS ? logarithm(total[r]) : 1 / total[r];
+    for (Int i = 0; i < n; i++)
+      for (Int r = 0; r < count; r++) o[r * n + i] = LOGS ? e[i * BLOCK + r] - total[r] : e[i * BLOCK + r] * total[r];
+  }
+}
+
+template <bool LOGS> static void softmax_backward(const Call& c) {
+  const Int rows = c.size(2), n = c.size(3);
+  Real* o = c.at<Real>(0);
+  const Real *g = c.at<Real>(1), *y = c.at<Real>(2);
+#pragma GCC ivdep
+  for (Int i = 0; i < rows * n; i++) o[i] = LOGS ? exponential(y[i]) : y[i];
+  for (Int first = 0; first < rows; first += BLOCK, o += BLOCK * n, g += BLOCK * n, y += BLOCK * n) {
+    const Int count = std::min(BLOCK, rows - first);
+    Real total[BLOCK] = {};
+    for (Int i = 0; i < n; i++)
+      for (Int r = 0; r < count; r++) total[r] += LOGS ? g[r * n + i] : g[r * n + i] * y[r * n + i];
+    for (Int r = 0; r < count; r++)
+      for (Int i = 0; i < n; i++)
+        o[r * n + i] = LOGS ? g[r * n + i] - o[r * n + i] * total[r] : o[r * n + i] * (g[r * n + i] - total[r]);
+  }
+}
+
+template <class T> static void take_numbers(const Call& c) {
+  for (Int i = 0; i < c.size(3); i++) c.at<T>(0)[i] = c.at<T>(1)[c.at<Int>(2)[i]];
+}
+
+// result[i, j, :] = values[i, index[j], :], or added to result[i, index[j], :]; index has the axes 1 and 2
+template <bool INTO> static void take(const Call& c) {
+  const Int n = c.size(3), step = c.in.at[3].stride[0];
+  for (Int i = 0; i < c.size(0); i++) {
+    Real* o = c.at<Real>(0) + i * c.stride(0, 0);
+    const Real* a = c.at<Real>(1) + i * c.stride(1, 0);
+    const Int* index = c.at<Int>(2);
+    for (Int j = 0; j < c.size(1); j++) {
+      const Real* from = a + (INTO ? j * c.stride(1, 1) : index[j] * step);
+      Real* to = o + (INTO ? index[j] * step : j * c.stride(0, 1));
+      if (n == 1)
+        *to = INTO ? *to + *from : *from;
+      else
+        for (Int k = 0; k < n; k++) to[k] = INTO ? to[k] + from[k] : from[k];
+    }
+  }
+}
+
+// result[..., i] = values[..., index[..., i]], and its transpose
+template <bool INTO> static void gather(const Call& c) {
+  c.outer<3>([&](const Int* s) {
+    for (Int i = 0; i < c.size(3); i++) {
+      const Int j = c.at<Int>(2)[s[2] + i * c.stride(2, 3)];
+      if (INTO)
+        c.at<Real>(0)[s[0] + j * c.stride(0, 3)] += c.at<Real>(1)[s[1] + i * c.stride(1, 3)];
+      else
+        c.at<Real>(0)[s[0] + i * c.stride(0, 3)] = c.at<Real>(1)[s[1] + j * c.stride(1, 3)];
+    }
+  });
+}
+
+struct Matrix {
+  const Real* at;
+  Int row, column;  // strides
+};
+
+// ROWS x (C vectors) of a product, in registers; `n` columns are written.
+template <int R, int C> static void tile(Matrix a, const Real* b, Int ldb, Real* o, Int ldo, const Real* add, Int lda, Int k, Int n) {
+  Vector sums[R][C] = {};
+  Real edge[C * LANES];
+  const bool whole = n == C * LANES;
+  if (add)
+    for (int r = 0; r < R; r++) {
+      const Real* from = add + r * lda;
+      if (!whole) {
+        std::copy(from, from + n, edge);
+        std::fill(edge + n, edge + C * LANES, Real(0));
+        from = edge;
+      }
+      for (int v = 0; v < C; v++) sums[r][v] = *reinterpret_cast<const Vector*>(from + v * LANES);
+    }
+  for (Int p = 0; p < k; p++) {
+    Vector row[C];
+    for (int v = 0; v < C; v++) row[v] = *reinterpret_cast<const Vector*>(b + p * ldb + v * LANES);
+    for (int r = 0; r < R; r++) {
+      const Real x = a.at[r * a.row + p * a.column];
+      for (int v = 0; v < C; v++) sums[r][v] += x * row[v];
+    }
+  }
+  for (int r = 0; r < R; r++) {
+    Real* to = whole ? o + r * ldo : edge;
+    for (int v = 0; v < C; v++) *reinterpret_cast<Vector*>(to + v * LANES) = sums[r][v];
+    if (!whole) std::copy(edge, edge + n, o + r * ldo);
+  }
+}
+
+template <int C> static void columns(Matrix a, const Real* b, Int ldb, Real* o, Int ldo, const Real* add, Int lda, Int m, Int k, Int n) {
+  Int i = 0;
+  auto run = [&](auto rows, auto step) {
+    for (; i + rows <= m; i += rows)
+      step({a.at + i * a.row, a.row, a.column}, b, ldb, o + i * ldo, ldo, add ? add + i * lda : nullptr, lda, k, n);
+  };
+  run(ROWS, tile<ROWS, C>);
+  run(4, tile<4, C>);
+  run(2, tile<2, C>);
+  run(1, tile<1, C>);
+}
+
+// result [m, n] = a [m, k] b [k, n] + add [m, n] or [n]; size is (batch, m, n, k). `scratch` holds k rows of b.
+static void product(const Call& c) {
+  const Int m = c.size(1), n = c.size(2), k = c.size(3), padded = (n + LANES - 1) / LANES * LANES;
+  for (Int batch = 0; batch < c.size(0); batch++) {
+    Real* o = c.at<Real>(0) + batch * c.stride(0, 0);
+    const Matrix a = {c.at<Real>(1) + batch * c.stride(1, 0), c.stride(1, 1), c.stride(1, 3)};
+    const Matrix b = {c.at<Real>(2) + batch * c.stride(2, 0), c.stride(2, 3), c.stride(2, 2)};
+    const Real* add = c.in.at[3].buffer < 0 ? nullptr : c.at<Real>(3) + batch * c.stride(3, 0);
+    const Int ldo = c.stride(0, 1), lda = c.stride(3, 1);
+    if (n == 1 && a.column == 1 && (k == 1 || b.row == 1)) {
+      for (Int i = 0; i < m; i++) o[i * ldo] = dot(a.at + i * a.row, 1, b.at, 1, k) + (add ? add[i * lda] : 0);
+      continue;
+    }
+    const Real* rows = b.at;
+    Int ldb = b.row;
+    if (b.column != 1 || n % LANES) {
+      Real* scratch = c.at<Real>(4);
+      for (Int p = 0; p < k; p++) std::fill(scratch + p * padded + n, scratch + (p + 1) * padded, Real(0));
+      if (b.row == 1) {  // a transposed weight: blocks that fit into registers
+        for (Int p0 = 0; p0 < k; p0 += 16)
+          for (Int j = 0; j < n; j++)
+            for (Int p = p0; p < std::min(p0 + 16, k); p++) scratch[p * padded + j] = b.at[p + j * b.column];
+      } else {
+        for (Int p = 0; p < k; p++)
+          for (Int j = 0; j < n; j++) scratch[p * padded + j] = b.at[p * b.row + j * b.column];
+      }
+      rows = scratch;
+      ldb = padded;
+    }
+    Int j = 0;
+    auto run = [&](Int width, auto step) {
+      for (; j + width - LANES < n; j += width)
+        step(a, rows + j, ldb, o + j, ldo, add ? add + j : nullptr, lda, m, k, std::min(width, n - j));
+    };
+    run(VECTORS * LANES, columns<VECTORS>);
+    run(2 * LANES, columns<2>);
+    run(LANES, columns<1>);
+  }
+}
+
+// parameters, gradient, two moments, number of steps, (lr, beta1, beta2, weight decay, eps)
+static void adam(const Call& c) {
+  const Int n = c.size(3);
+  Real *w = c.at<Real>(0), *m = c.at<Real>(2), *v = c.at<Real>(3);
+  const Real *g = c.at<Real>(1), *h = c.at<Real>(5);
+  const double t = *c.at<Real>(4), lr = h[0], root = std::sqrt(1 - std::pow(double(h[2]), t));
+  const Real b1 = h[1], b2 = h[2], decay = h[3], eps = h[4];
+  const Real rate = lr / (1 - std::pow(double(h[1]), t)), scale = 1 / root;
+#pragma GCC ivdep
+  for (Int i = 0; i < n; i++) {
+    const Real slope = g[i] + decay * w[i];
+    m[i] += (1 - b1) * (slope - m[i]);
+    v[i] = b2 * v[i] + (1 - b2) * slope * slope;
+    w[i] -= rate * m[i] / (std::sqrt(v[i]) * scale + eps);
+  }
+}
+
+static void execute(const Call& c) {
+#define UNARY(CODE, OUT, IN, VALUE) case CODE: return map<OUT, IN>(c, [](IN x) -> OUT { return VALUE; });
+#define BINARY(CODE, OUT, IN, VALUE) case CODE: return map2<OUT, IN>(c, [](IN x, IN y) -> OUT { return VALUE; });
+#define TERNARY(CODE, OUT, IN, VALUE) case CODE: return map3<OUT, IN>(c, [](IN x, OUT y, OUT z) -> OUT { return VALUE; });
+  switch (c.in.code) {
+    UNARY(COPY, Real, Real, x)
+    UNARY(NEG, Real, Real, -x)
+    UNARY(RELU, Real, Real, x < 0 ? 0 : x)
+    UNARY(SIGMOID, Real, Real, logistic(x))
+    UNARY(TANH, Real, Real, hyperbolic(x))
+    UNARY(SOFTPLUS, Real, Real, x > 20 ? x : std::log1p(exponential(x)))
+    UNARY(EXP, Real, Real, exponential(x))
+    UNARY(LOG, Real, Real, std::log(x))
+    UNARY(SQRT, Real, Real, std::sqrt(x))
+    UNARY(ABS, Real, Real, std::abs(x))
+    UNARY(SGN, Real, Real, Real((x > 0) - (x < 0)))
+    UNARY(RECIPROCAL, Real, Real, 1 / x)
+    BINARY(ADD, Real, Real, x + y)
+    BINARY(SUB, Real, Real, x - y)
+    BINARY(MUL, Real, Real, x * y)
+    BINARY(DIV, Real, Real, x / y)
+    BINARY(MAXIMUM, Real, Real, x != x || x > y ? x : y)
+    BINARY(MINIMUM, Real, Real, x != x || x < y ? x : y)
+    BINARY(REMAINDER, Real, Real, x - std::floor(x / y) * y)
+    BINARY(RELU_BACKWARD, Real, Real, y <= 0 ? 0 : x)
+    BINARY(SIGMOID_BACKWARD, Real, Real, x * (1 - y) * y)
+    BINARY(TANH_BACKWARD, Real, Real, x * (1 - y * y))
+    BINARY(SOFTPLUS_BACKWARD, Real, Real, y > 20 ? x : x * logistic(y))
+    TERNARY(MULTIPLY_ADD, Real, Real, x + y * z)
+    TERNARY(WHERE, Real, Bool, x ? y : z)
+    BINARY(LT, Bool, Real, x < y)
+    BINARY(LE, Bool, Real, x <= y)
+    BINARY(EQ, Bool, Real, x == y)
+    BINARY(NE, Bool, Real, x != y)
+    UNARY(INT_COPY, Int, Int, x)
+    BINARY(INT_ADD, Int, Int, x + y)
+    BINARY(INT_SUB, Int, Int, x - y)
+    BINARY(INT_MUL, Int, Int, x * y)
+    BINARY(INT_REMAINDER, Int, Int, (x % y + y) % y)
+    BINARY(INT_MAXIMUM, Int, Int, x > y ? x : y)
+    BINARY(INT_MINIMUM, Int, Int, x < y ? x : y)
+    BINARY(INT_AND, Int, Int, x & y)
+    BINARY(INT_XOR, Int, Int, x ^ y)
+    BINARY(INT_SHIFT, Int, Int, x >> y)
+    TERNARY(INT_WHERE, Int, Bool, x ? y : z)
+    BINARY(INT_LT, Bool, Int, x < y)
+    BINARY(INT_LE, Bool, Int, x <= y)
+    BINARY(INT_EQ, Bool, Int, x == y)
+    BINARY(INT_NE, Bool, Int, x != y)
+    UNARY(BOOL_COPY, Bool, Bool, x)
+    BINARY(BOOL_AND, Bool, Bool, x & y)
+    BINARY(BOOL_OR, Bool, Bool, x | y)
+    UNARY(BOOL_NOT, Bool, Bool, !x)
+    UNARY(INT_TO_REAL, Real, Int, Real(x))
+    UNARY(BOOL_TO_REAL, Real, Bool, x)
+    UNARY(BOOL_TO_INT, Int, Bool, x)
+    UNARY(REAL_TO_INT, Int, Real, Int(x))
+    case SUM: return sum(c);
+    case INT_SUM: return int_sum(c);
+    case LOG_SOFTMAX: return softmax<true>(c);
+    case LOG_SOFTMAX_BACKWARD: return softmax_backward<true>(c);
+    case SOFTMAX: return softmax<false>(c);
+    case SOFTMAX_BACKWARD: return softmax_backward<false>(c);
+    case TAKE: return take<false>(c);
+    case INT_TAKE: return take_numbers<Int>(c);
+    case BOOL_TAKE: return take_numbers<Bool>(c);
+    case ADD_AT: return take<true>(c);
+    case GATHER: return gather<false>(c);
+    case SCATTER_ADD: return gather<true>(c);
+    case PRODUCT: return product(c);
+    case ADAM: return adam(c);
+  }
+}
+
+// Runs `steps` steps of each client. A step whose `rows` (a buffer of `width` positions, or -1) are all negative is left
+// out. `current` has a place for every buffer.
+extern "C" void run(const Instruction* code, Int count, const Buffer* buffers, char** current, Int buffer_count,
+                    Int clients, Int steps, Int rows, Int width) {
+  for (Int client = 0; client < clients; client++)
+    for (Int step = 0; step < steps; step++) {
+      for (Int i = 0; i < buffer_count; i++)
+        current[i] = buffers[i].base + client * buffers[i].client_stride + step * buffers[i].step_stride;
+      if (rows >= 0) {
+        const Int* first = reinterpret_cast<const Int*>(current[rows]);
+        if (std::all_of(first, first + width, [](Int row) { return row < 0; })) continue;
+      }
+      for (Int i = 0; i < count; i++) execute({code[i], current});
+    }
+}

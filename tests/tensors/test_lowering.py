@@ -1,0 +1,137 @@
+"""Programs of the kernel give the results of PyTorch's operations, and say what they do not cover."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedweave.tensors import native
+from fedweave.tensors.array_programs import Unsupported
+from fedweave.tensors.lowering import record
+
+needs_compiler = pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
+TOLERANCE = {torch.float32: 2e-5, torch.float64: 1e-12}
+Tensors = dict[str, Tensor]
+
+
+def gradient(loss: Callable[..., Tensor], *values: Tensor) -> list[Tensor]:
+    """The gradient of `loss` in each of `values`."""
+    leaves = [value.detach().requires_grad_() for value in values]
+    with torch.enable_grad():
+        loss(*leaves).backward()
+    return [leaf.grad for leaf in leaves if leaf.grad is not None]
+
+
+def normalised(a: Tensor) -> Tensor:
+    return a / a.norm(dim=1, keepdim=True).clamp(min=1e-3)
+
+
+def hashed(rows: Tensor) -> Tensor:
+    """As in `dropout_keys`: a product that overflows, a shift and an exclusive or."""
+    h = rows * -7046029254386353131
+    return ((h >> 30).bitwise_and_((1 << 34) - 1).bitwise_xor_(h) & 1023).to(torch.get_default_dtype())
+
+
+CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
+    "functions": lambda t: [t["a"].relu(), t["a"].sigmoid(), t["a"].tanh(), t["a"].exp(), F.softplus(9 * t["a"])],
+    "far from zero": lambda t: [(50 * t["a"]).sigmoid(), (50 * t["a"]).tanh(), (9 * t["a"]).exp(), t["a"].tanh() / 99],
+    "roots": lambda t: [t["a"].abs().sqrt(), t["a"].square(), t["a"].abs() ** 0.5, t["a"].abs().log(), 1 / t["a"]],
+    "arithmetic": lambda t: [2 - t["a"] * t["c"], t["a"] / 3 + t["c"], t["a"].clamp(-0.5, 0.5), t["a"] % 0.7],
+    "broadcast": lambda t: [
+        t["c"][:, None] - t["c"],
+        t["a"] + t["y"],
+        t["a"][:, :1] * t["a"],
+        t["a"].add(t["c"], alpha=3),
+    ],
+    "truth": lambda t: [torch.where((t["a"] > 0) & ~(t["a"] >= 1), t["a"], 0.0), (t["a"] != t["c"]).sum(1)],
+    "sums": lambda t: [t["a"].sum(), t["a"].sum(0), t["a"].mean(1, keepdim=True), t["a"].T.sum(0), t["b"].mean((0, 1))],
+    "norms": lambda t: [t["a"].norm(), t["a"].norm(dim=1), normalised(t["a"])],
+    "softmax": lambda t: [t["a"].softmax(-1), t["a"].log_softmax(-1), (300 * t["b"]).log_softmax(-1)],
+    "products": lambda t: [t["a"] @ t["b"], t["b"].T @ t["a"].T, t["a"].T @ t["a"], t["a"] @ t["c"], t["c"] @ t["c"]],
+    "linear": lambda t: [F.linear(t["a"], t["b"].T, t["d"]), F.linear(t["a"], t["b"].T[:1], t["d"][:1])],
+    "batches": lambda t: [t["a"].expand(3, 7, 13) @ t["b"].expand(3, 13, 21).relu()],
+    "rows": lambda t: [t["b"][t["y"]], t["b"][:, t["y"]], t["y"][t["y"]], t["b"].gather(1, t["y"][:, None])],
+    "joined": lambda t: [torch.cat([t["a"], t["b"].T]), torch.stack([t["a"], t["a"]], -1), F.pad(t["a"], (1, 2))],
+    "types": lambda t: [(t["a"] > 0).to(t["a"]), t["y"] * t["a"], t["a"].long() + 1, hashed(t["y"])],
+    "backward of functions": lambda t: gradient(
+        lambda a: (a.relu() * a.sigmoid() + a.tanh() + F.softplus(a) + a.abs() + a.exp()).square().sum(), t["a"]
+    ),
+    "backward of a network": lambda t: gradient(
+        lambda a, b, d: -F.linear(a, b.T, d).relu().log_softmax(-1).gather(1, t["y"][:7, None]).mean(),
+        *(t["a"], t["b"], t["d"]),
+    ),
+    "backward of parts": lambda t: gradient(
+        lambda a, b: (F.embedding(t["y"], b)[:, 2:9] @ a[:, 3:10].T)[:, 0].softmax(-1)[1] + normalised(a).sum(),
+        *(t["a"], t["b"]),
+    ),
+}
+
+
+def inputs() -> Tensors:
+    torch.manual_seed(0)
+    shapes = {"a": (7, 13), "b": (13, 21), "c": (13,), "d": (21,)}
+    return {name: torch.randn(shape) for name, shape in shapes.items()} | {"y": torch.randint(13, (13,))}
+
+
+def run(function: Callable[[Tensors], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
+    """The results of `function` by a program and by PyTorch, the inputs after it included."""
+    real = torch.get_default_dtype()
+    expected, recorded, values = inputs(), inputs(), inputs()
+    results = [*function(expected)]
+    program = record(lambda: [*function(recorded), *recorded.values()], [*recorded.values()], len(results), real)
+    outputs = [torch.full_like(result.contiguous(), 7) for result in results]
+    native.run(program, real, [(t, 0, 0) for t in values.values()], [(t, 0, 0) for t in outputs], (1, 1))
+    return [*outputs, *values.values()], [*results, *expected.values()]
+
+
+@needs_compiler
+@pytest.mark.parametrize("real", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", CASES)
+def test_programs_give_the_results_of_torch(name: str, real: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(real)
+    try:
+        given, expected = run(CASES[name])
+    finally:
+        torch.set_default_dtype(before)
+    for a, b in zip(given, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=TOLERANCE[real], atol=TOLERANCE[real])
+
+
+@needs_compiler
+def test_numbers_that_are_not_finite_stay_so() -> None:
+    """Training that diverges must show in its loss."""
+
+    def spoil(t: Tensors) -> list[Tensor]:
+        t["a"][2, 3].fill_(torch.nan)
+        t["a"][4, 3].fill_(torch.inf)
+        return [t["a"].log_softmax(-1), t["a"].relu(), t["a"].tanh(), t["a"] @ t["b"], t["a"].clamp(0, 1), t["a"].sum()]
+
+    given, expected = run(spoil)
+    for a, b in zip(given, expected, strict=True):
+        assert torch.equal(a.isnan(), b.isnan())
+
+
+OUTSIDE = torch.ones(7, 13)
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (lambda t: [t["a"].sort().values], "aten.sort"),
+        (lambda t: [t["a"] + torch.rand(13)], "random numbers"),
+        (lambda t: [t["a"][t["a"] > 0]], "index"),
+        (lambda t: [t["a"] * t["a"].sum().item()], "_local_scalar_dense"),
+        (lambda t: [t["a"].half()], "float16"),
+        (lambda t: [t["y"].view(torch.float64) + t["a"][0]], "another type"),
+        (lambda t: [t["a"] + OUTSIDE], "neither an input nor computed"),
+    ],
+)
+def test_what_is_not_covered_has_a_reason(function: Any, reason: str) -> None:
+    """A program never holds a number that depends on data or chance, or a tensor that may be another one later."""
+    values = inputs()
+    with pytest.raises(Unsupported, match=reason):
+        record(lambda: [*function(values), *values.values()], [*values.values()], 1, torch.get_default_dtype())
