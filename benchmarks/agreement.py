@@ -13,6 +13,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stdout
+from functools import partial
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -29,12 +30,20 @@ ROWS = {"train": 30, "val": 4, "test": 40}
 
 
 class Pair(NamedTuple):
-    """A method here and an algorithm of PFLlib: its module and class, arguments of its main.py, and settings here."""
+    """A method here and an algorithm of PFLlib.
+
+    Attributes:
+        module, name: of its server's class.
+        theirs: arguments of its main.py.
+        ours: settings here.
+        point: "pre", its models when it evaluates; "post", those that a client has trained in the round.
+    """
 
     module: str
     name: str
     theirs: Mapping[str, Any] = {}
     ours: Mapping[str, Any] = {}
+    point: str = "pre"
 
 
 PAIRS = {
@@ -47,6 +56,16 @@ PAIRS = {
     "fedrep": Pair("serverrep", "FedRep", {"plocal_epochs": 1}, {"head_epochs": 1}),
     "fedrod": Pair("serverrod", "FedROD"),
     "fedala": Pair("serverala", "FedALA", {"rand_percent": 100}, {"portion": 100.0, "start_epochs": 200}),
+    "feddbe": Pair("serverdbe", "FedDBE", {"kl_weight": 2.0, "momentum": 0.5}, {"kappa": 2.0, "momentum": 0.5}),
+    "fedbabu": Pair("serverbabu", "FedBABU", point="post"),
+    "fedamp": Pair("serveramp", "FedAMP", {"alphaK": 100.0, "sigma": 1e4}, {"detached": True}),
+    "pfedme": Pair(
+        "serverpFedMe",
+        "pFedMe",
+        {"lamda": 1.0, "K": 3, "p_learning_rate": 0.1},
+        {"lam": 1.0, "inner_steps": 3, "inner_lr": 0.1, "eval_w": True},
+        "post",
+    ),
     "lg_fedavg": Pair("serverlg", "LG_FedAvg"),
     "moon": Pair("servermoon", "MOON", {"mu": 2.0, "tau": 0.5}, {"mu": 2.0, "tau": 0.5}),
     "feddyn": Pair("serverdyn", "FedDyn", {"alpha": 0.3}, {"alpha": 0.3}),
@@ -61,7 +80,7 @@ DEFAULTS = {
     "train_slow_rate": 0.0, "send_slow_rate": 0.0, "dlg_eval": False, "dlg_gap": 100, "batch_num_per_client": 2,
     "num_new_clients": 0, "fine_tuning_epoch_new": 0, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
     "server_learning_rate": 1.0, "plocal_epochs": 1, "eta": 1.0, "rand_percent": 80, "layer_idx": 2, "mu": 0.0,
-    "tau": 1.0, "alpha": 1.0, "lamda": 1.0,
+    "tau": 1.0, "alpha": 1.0, "lamda": 1.0, "beta": 1.0, "fine_tuning_epochs": 1,
 }  # fmt: skip
 
 
@@ -101,7 +120,7 @@ def draw_rows() -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
 
 
 def run_ours(name: str, pair: Pair, rows: Mapping[str, Any], network: Split) -> np.ndarray:
-    """Accuracy [rounds, clients] of the models as deployed."""
+    """Accuracy [rounds, clients] at the point of the pair."""
     flat = [(part, i, *pair) for part in rows for i, pair in enumerate(rows[part])]
     x, y = (np.concatenate([one[k] for one in flat]) for k in (2, 3))
     client, split = ([one[k] for one in flat for _ in one[3]] for k in (1, 0))
@@ -113,17 +132,28 @@ def run_ours(name: str, pair: Pair, rows: Mapping[str, Any], network: Split) -> 
             epochs=EPOCHS, batch_size=0, evaluate={"point": "pre"}, progress=False,
         )  # fmt: skip
     table = result.history
-    table = table[(table["split"] == "test") & (table["point"] == "pre")]
+    table = table[(table["split"] == "test") & (table["point"] == pair.point)]
     return table.pivot_table(index="round", columns="client", values="value", sort=True).to_numpy()
 
 
 def run_theirs(pair: Pair, rows: Mapping[str, Any], network: nn.Module) -> np.ndarray:
-    """Accuracy [rounds, clients] at PFLlib's evaluations but the first one, which is before any training."""
+    """Accuracy [rounds, clients] at PFLlib's evaluations but the first one, which is before any training.
+
+    At the point "post" it is that after each training of a client, of which PFLlib has one more than rounds.
+    """
     scores = record_scores()
     arguments = Namespace(**{**DEFAULTS, "algorithm": pair.name, "model": network, **pair.theirs})
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        getattr(import_module(f"flcore.servers.{pair.module}"), pair.name)(arguments, 0).train()
+        server = getattr(import_module(f"flcore.servers.{pair.module}"), pair.name)(arguments, 0)
+        if pair.point == "post":
+            scores = record_trained(server.clients, rows)
+        server.train()
+    if pair.point == "post":
+        return np.array(
+            [[100 * float((scores[i][r].argmax(1) == y).mean()) for i, (_, y) in enumerate(rows["test"])]
+             for r in range(ROUNDS)]
+        )  # fmt: skip
     parts = []
     for i, (_, y) in enumerate(rows["test"]):
         found = scores[i]
@@ -153,6 +183,20 @@ def record_scores() -> dict[int, list[np.ndarray]]:
     Client.load_train_data = lambda self, batch_size=None: load(self, True)
     Client.load_test_data = lambda self, batch_size=None: load(self, False)
     metrics.roc_auc_score = keep
+    return scores
+
+
+def record_trained(clients: list[Any], rows: Mapping[str, Any]) -> dict[int, list[np.ndarray]]:
+    """Position of a client -> the scores of its model after each training; the table is filled while PFLlib runs."""
+    scores: dict[int, list[np.ndarray]] = {i: [] for i in range(CLIENTS)}
+
+    def train(client: Any, own: Any) -> None:
+        own()
+        with torch.no_grad():
+            scores[client.id].append(client.model.eval()(torch.from_numpy(rows["test"][client.id][0])).numpy())
+
+    for client in clients:
+        client.train = partial(train, client, client.train)
     return scores
 
 
