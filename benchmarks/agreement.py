@@ -13,6 +13,7 @@ import warnings
 from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stdout
+from functools import partial
 from importlib import import_module
 from io import StringIO
 from pathlib import Path
@@ -30,14 +31,24 @@ FIFTH = 7  # rows that validate, where PFLlib takes the last fifth of the traini
 
 
 class Pair(NamedTuple):
-    """A method here and an algorithm of PFLlib: its module and class, arguments of its main.py, and settings here."""
+    """A method here and an algorithm of PFLlib.
+
+    Attributes:
+        module, name: of its server's class.
+        theirs: arguments of its main.py.
+        ours: settings here.
+        point: the evaluation point here, "pre" or "post".
+        val: validation rows of a client.
+        after_training: PFLlib's models are those after each training of a client, not those that it evaluates.
+    """
 
     module: str
     name: str
     theirs: Mapping[str, Any] = {}
     ours: Mapping[str, Any] = {}
-    point: str = "pre"  # the evaluation point here that PFLlib's evaluation has
+    point: str = "pre"
     val: int = ROWS["val"]
+    after_training: bool = False
 
 
 PAIRS = {
@@ -50,6 +61,17 @@ PAIRS = {
     "fedrep": Pair("serverrep", "FedRep", {"plocal_epochs": 1}, {"head_epochs": 1}),
     "fedrod": Pair("serverrod", "FedROD"),
     "fedala": Pair("serverala", "FedALA", {"rand_percent": 100}, {"portion": 100.0, "start_epochs": 200}),
+    "feddbe": Pair("serverdbe", "FedDBE", {"kl_weight": 2.0, "momentum": 0.5}, {"kappa": 2.0, "momentum": 0.5}),
+    "fedbabu": Pair("serverbabu", "FedBABU", point="post", after_training=True),
+    "fedamp": Pair("serveramp", "FedAMP", {"alphaK": 100.0, "sigma": 1e4}, {"detached": True}),
+    "pfedme": Pair(
+        "serverpFedMe",
+        "pFedMe",
+        {"lamda": 1.0, "K": 3, "p_learning_rate": 0.1},
+        {"lam": 1.0, "inner_steps": 3, "inner_lr": 0.1, "eval_w": True},
+        "post",
+        after_training=True,
+    ),
     "lg_fedavg": Pair("serverlg", "LG_FedAvg"),
     "moon": Pair("servermoon", "MOON", {"mu": 2.0, "tau": 0.5}, {"mu": 2.0, "tau": 0.5}),
     "feddyn": Pair("serverdyn", "FedDyn", {"alpha": 0.3}, {"alpha": 0.3}),
@@ -68,7 +90,7 @@ DEFAULTS = {
     "train_slow_rate": 0.0, "send_slow_rate": 0.0, "dlg_eval": False, "dlg_gap": 100, "batch_num_per_client": 2,
     "num_new_clients": 0, "fine_tuning_epoch_new": 0, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
     "server_learning_rate": 1.0, "plocal_epochs": 1, "eta": 1.0, "rand_percent": 80, "layer_idx": 2, "mu": 0.0,
-    "tau": 1.0, "alpha": 1.0, "lamda": 1.0, "M": 5,
+    "tau": 1.0, "alpha": 1.0, "lamda": 1.0, "M": 5, "beta": 1.0, "fine_tuning_epochs": 1,
 }  # fmt: skip
 
 
@@ -126,12 +148,23 @@ def run_ours(name: str, pair: Pair, rows: Mapping[str, Any], network: Split) -> 
 
 
 def run_theirs(pair: Pair, rows: Mapping[str, Any], network: nn.Module) -> np.ndarray:
-    """Accuracy [rounds, clients] at PFLlib's evaluations but the first one, which is before any training."""
+    """Accuracy [rounds, clients] at PFLlib's evaluations but the first one, which is before any training.
+
+    With `after_training` it is that after each training of a client, of which PFLlib has one more than rounds.
+    """
     scores = record_scores()
     arguments = Namespace(**{**DEFAULTS, "algorithm": pair.name, "model": network, **pair.theirs})
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        getattr(import_module(f"flcore.servers.{pair.module}"), pair.name)(arguments, 0).train()
+        server = getattr(import_module(f"flcore.servers.{pair.module}"), pair.name)(arguments, 0)
+        if pair.after_training:
+            scores = record_trained(server.clients, rows)
+        server.train()
+    if pair.after_training:
+        return np.array(
+            [[100 * float((scores[i][r].argmax(1) == y).mean()) for i, (_, y) in enumerate(rows["test"])]
+             for r in range(ROUNDS)]
+        )  # fmt: skip
     parts = []
     for i, (_, y) in enumerate(rows["test"]):
         found = scores[i]
@@ -161,6 +194,20 @@ def record_scores() -> dict[int, list[np.ndarray]]:
     Client.load_train_data = lambda self, batch_size=None: load(self, True)
     Client.load_test_data = lambda self, batch_size=None: load(self, False)
     metrics.roc_auc_score = keep
+    return scores
+
+
+def record_trained(clients: list[Any], rows: Mapping[str, Any]) -> dict[int, list[np.ndarray]]:
+    """Position of a client -> the scores of its model after each training; the table is filled while PFLlib runs."""
+    scores: dict[int, list[np.ndarray]] = {i: [] for i in range(CLIENTS)}
+
+    def train(client: Any, own: Any) -> None:
+        own()
+        with torch.no_grad():
+            scores[client.id].append(client.model.eval()(torch.from_numpy(rows["test"][client.id][0])).numpy())
+
+    for client in clients:
+        client.train = partial(train, client, client.train)
     return scores
 
 

@@ -24,6 +24,7 @@ PAIRS: dict[str, tuple[dict[str, Any], str]] = {
     "fedper": ({}, "method=fedper"),
     "fedrep": ({"head_epochs": 1}, "method=fedrep +fedrep.train_body_epoch=2 common.local_epoch=3"),
     "ditto": ({"lam": 0.7, "personal_epochs": 2}, "method=ditto +ditto.lamda=0.7 +ditto.pers_epoch=2"),
+    "fedbabu": ({}, f"method=fedbabu common.test.client.finetune_epoch={EPOCHS}"),
     "lg_fedavg": ({}, "method=lgfedavg"),
     "moon": ({"mu": 2.0, "tau": 0.5}, "method=moon +moon.mu=2 +moon.tau=0.5"),
 }

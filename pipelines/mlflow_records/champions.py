@@ -112,6 +112,7 @@ def _points(record: "pd.DataFrame") -> Iterator[Metric]:
         values = {
             metric: rows["score"].mean(),
             "calibration_error": rows["calibration"].mean(),
+            "coverage": rows["coverage"].mean(),
             "rows": rows["rows"].sum(),
         }
         values |= {f"clients/{FORBIDDEN.sub('_', one.client)}": one.score for one in rows.itertuples()}

@@ -142,7 +142,7 @@ def test_what_was_really_answered_is_scored_when_labels_come(tmp_path: Path) -> 
     own, told = life.record, life.answered
     assert told.groupby("delivery")["rows"].sum().to_dict() == {2: 60, 3: 60}
     assert {*told["version"]} == {1}
-    columns = ["client", "rows", "score", "low", "high", "calibration"]
+    columns = ["client", "rows", "score", "low", "high", "calibration", "coverage"]
     same = [table.loc[table["delivery"] == 2, columns].reset_index(drop=True) for table in (own, told)]
     pd.testing.assert_frame_equal(*same)
     late = told[told["delivery"] == 3]

@@ -1,6 +1,7 @@
 """Drift: planted shifts are found with their column, direction and clients; without one, alarms are rare."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from benchmarks.drift import COLUMNS, alarm, draw
 from fedweave.errors import BadInput
 from fedweave.lifecycle.drift import DriftSettings, compare_categories, compare_numbers, find_drift
 from fedweave.tensors.random_streams import stream
+from tests.lifecycle.test_life import begin
 
 
 @pytest.fixture(scope="module")
@@ -134,3 +136,28 @@ def test_deliveries_without_drift_rarely_raise_an_alarm() -> None:
     """Of 20, six or more have a chance of 1 in 3,000 at a level of 5 %. The table is `python -m benchmarks.drift`."""
     settings = DriftSettings(0.05, 1e-9)
     assert sum(bool(alarm(4, 20, 0.0, settings, i).groups) for i in range(20)) < 6
+
+
+def test_texts_drift_by_what_the_champion_predicts(tmp_path: Path) -> None:
+    """No two texts are equal; with one site's new texts, the predicted class changes."""
+
+    def week(number: int, loud: str = "") -> pd.DataFrame:
+        draws = stream(number)
+        site = np.array([*"ABCDEF"])[np.arange(1800) % 6]
+        share = np.where(site == loud, 0.95, 0.5)
+        late = draws.random(1800) < share
+        words = [f"{'slow' if one else 'fast'} w{number}x{i}" for i, one in enumerate(late)]
+        return pd.DataFrame({"id": 10_000 * number + np.arange(1800), "site": site, "note": words,
+                             "late": np.where(late, "yes", "no")})  # fmt: skip
+
+    life = begin(tmp_path, columns={"text": {"note": ["slow", "fast"]}}, methods="fedavg", rounds=5)
+    for number, loud in ((1, ""), (2, ""), (3, "C")):
+        table = week(number, loud)
+        if number == 3:
+            table["late"] = None  # labels come later
+        table.to_csv(tmp_path / f"week-{number}.csv", index=False)
+        life.refresh([str(tmp_path / f"week-{number}.csv")])
+        life.challenge() if number == 1 else life.evaluate()
+    assert life.drifts[2] == []
+    [sentence] = life.drifts[3]
+    assert sentence.startswith("C: prediction (more yes); ")

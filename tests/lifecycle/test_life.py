@@ -186,3 +186,29 @@ def test_challengers_begin_patience_deliveries_apart(tmp_path: Path) -> None:
     begun = tuple(RoleEvent("", number, BEGUN, "", deployed(number)) for number in (3, 7))
     roles.write_roles(life.folder, Roles(deployed(1), None, begun))
     assert life.next_start(9) == 12  # not 11, which would be the third in nine deliveries
+
+
+def test_coverage_is_the_share_of_rows_in_what_nine_of_ten_should_be_in(tmp_path: Path) -> None:
+    """Sets of classes by their probabilities; intervals of numbers by the errors of the delivery before."""
+    outputs = np.array([[0.5, 0.3, 0.2], [0.95, 0.03, 0.02], [0.6, 0.35, 0.05]])
+    said = record.RowAnswers("classes", np.array([1, 1, 2]), outputs)
+    assert said.coverage() == pytest.approx(1 / 3)  # 0.95 and 0.6 + 0.35 are before the targets of the last two
+    life = begin(tmp_path, methods="local", rounds=5, metric="mae", train={"lr": 0.1})
+
+    def deliver(number: int) -> pd.DataFrame:
+        table = week(number, count=600)
+        return table.assign(late=2 * table["a"] + np.random.default_rng(10 * number).normal(size=600))
+
+    for number in (1, 2, 3):
+        deliver(number).to_csv(tmp_path / f"week-{number}.csv", index=False)
+        life.refresh()
+        life.challenge() if number == 1 else life.evaluate()
+    scores = life.record[life.record["role"] == "champion"].set_index(["delivery", "client"])
+    assert scores.loc[2, "coverage"].isna().all()
+    assert 0.85 < scores.loc[3, "coverage"].mean() < 0.95
+    own = deliver(3).query("site == 'B'")
+    far = abs(life.champion.predict(own, "B") - own["late"])
+    assert scores.loc[(3, "B"), "coverage"] == pytest.approx((far <= scores.loc[(2, "B"), "error"]).mean())
+    older = pd.read_csv(life.folder / record.FILE).drop(columns=["coverage", "error"])
+    older.to_csv(life.folder / record.FILE, index=False)
+    assert [*life.record] == [*record.COLUMNS]

@@ -3,8 +3,8 @@
 Each column of each client is tested: numbers and probabilities by the test of Kolmogorov and Smirnov, categories by
 Fisher's exact test. Holm's procedure corrects over clients and columns. Many rows make any difference significant, so a
 shift also has a least size: the share of rows that would have to move, which is the distance of Kolmogorov for numbers
-and that of total variation for categories. Labels are not needed. Where there are no columns, as for images and texts,
-a column with the model's predictions stands for them.
+and that of total variation for categories. Labels are not needed. For texts, of which no two need be equal, the column
+`PREDICTION` stands, with what the model says of rows that it was not trained on.
 """
 
 import textwrap
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_EXACT = 300_000  # pairs of rows; with more, the asymptotic p is as good and faster
+PREDICTION = "prediction"
 ONE_SIDED = 0.5  # a shift whose other direction is smaller than this part of it has a direction
 
 
@@ -131,7 +132,8 @@ def find_drift(
         before: the rows that the model knows.
         after: new rows.
         client: the column that names the client.
-        columns: to test: features or predictions. Dates are not tested, nor columns with a single value.
+        columns: to test: features, or `PREDICTION`, over the rows that have one. Dates are not tested, nor columns with
+            a single value.
         label: is tested too, over the rows that have one; empty: it is not known.
         scores: client -> its score before and after, where labels exist.
 
@@ -150,7 +152,7 @@ def find_drift(
         for column in tested
         if (values := _read(before[column], after[column])) is not None
         for name in common
-        if (test := _compare(values[0][places[0][name]], values[1][places[1][name]], column == label))
+        if (test := _compare(values[0][places[0][name]], values[1][places[1][name]], column in (label, PREDICTION)))
     ]
     adjusted = holm([p for *_, p in found])
     shifts = [

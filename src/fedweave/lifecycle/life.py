@@ -24,11 +24,12 @@ from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Diverged, format_count
 from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites, warm_start
 from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
-from fedweave.lifecycle.drift import Drift, find_drift
+from fedweave.lifecycle.drift import PREDICTION, Drift, find_drift
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
 from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import default_margin, higher_is_better, parse_margin
+from fedweave.own_data.argument_checks import as_names
 from fedweave.own_data.federation import Federation
 from fedweave.prediction.input_description import read_description
 
@@ -160,7 +161,8 @@ class Lifecycle:
         if {*deployed} == {CHAMPION, CHALLENGER}:
             about[CHALLENGER]["against"] = deployed[CHAMPION].version
         models = {role: self.load(one, arrival.number) for role, one in deployed.items()}
-        entries = record.score(rows, terms.client, terms.label, models)
+        errors = record.last_errors(self.record, deployed, arrival.number)
+        entries = record.score(rows, terms.client, terms.label, models, errors)
         record.append(self.folder, [{**about[entry["role"]], **entry} for entry in entries if entry["role"] in due])
 
     def _score_answers(self) -> None:
@@ -194,13 +196,19 @@ class Lifecycle:
         new = new[(new["number"] == number) & (new[CHANGE] == NEW)]
         hidden = {terms.client, terms.label, *terms.key, *OWN, LABELLED, "number", *training.columns.get("exclude", ())}
         columns = training.columns.get("features") or [name for name in new if name not in hidden]
+        known = self.deliveries.rows(champion.version)
+        if texts := {*as_names(training.columns.get("text", ()), "text", 0)}:
+            columns = [*(name for name in columns if name not in texts), PREDICTION]
+            models = self.load(champion, number)
+            seen = known[PART] != PARTS[2]  # what it says of rows that it was trained on is too sure
+            known, new = (record.add_predictions(rows, terms.client, models) for rows in (known, new))
+            known.loc[seen, PREDICTION] = None
         own = self.record[self.record["version"] == champion.version]
         before, now = (own[own["delivery"] < number], own[own["delivery"] == number])
         means = before.groupby("client")["score"].mean()
         scores = {
             name: (means[name], score) for name, score in zip(now["client"], now["score"], strict=True) if name in means
         }
-        known = self.deliveries.rows(champion.version)
         return find_drift(known, new, terms.client, columns, terms.label, self.settings.drift, scores)
 
     @property

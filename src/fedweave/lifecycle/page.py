@@ -142,4 +142,5 @@ def _clients(record: "pd.DataFrame", order: list[str], metric: str) -> Iterator[
             "interval": format_interval(float(last["low"]), float(last["high"]), metric),
             "mean": format_score(mean, math.nan, metric), "mean_key": mean,
             "calibration": f"{last['calibration']:.3f}" if np.isfinite(last["calibration"]) else "",
+            "coverage": f"{last['coverage']:.0%}" if np.isfinite(last["coverage"]) else "",
         }  # fmt: skip

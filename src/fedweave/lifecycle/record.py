@@ -4,6 +4,7 @@ Dawid, "Statistical Theory: The Prequential Approach", JRSS A 147, 1984.
 """
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from fedweave.errors import BadInput
 from fedweave.exported_model import name_of
 from fedweave.files.atomic import read, read_table, write_atomic
+from fedweave.lifecycle.drift import PREDICTION
 from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import METRICS, probabilities
 
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 FILE = "record.csv"
 DRIFTS = "drift.json"
 COLUMNS = ("delivery", "date", "role", "version", "method", "client", "rows", "metric", "score", "low", "high",
-           "calibration", "against", "difference", "variance")  # fmt: skip
+           "calibration", "against", "difference", "variance", "coverage", "error")  # fmt: skip
+SURE = 0.9  # chance that a prediction set, or an interval, has the target
 DRAWS = 200  # of a bootstrap of rows
 CHAMPION, CHALLENGER = "champion", "challenger"
 
@@ -59,6 +62,24 @@ class RowAnswers:
         """The score of each row [M]; None for a metric that is no mean over rows."""
         return ROW_SCORES[metric](self.targets, self.outputs) if metric in ROW_SCORES else None
 
+    def coverage(self, error: float = math.nan) -> float:
+        """Share of the rows whose target is in what 90 % of the model's belief is in; NaN if that is not known.
+
+        Of classes it is the smallest set of them with this probability. Of numbers it is the prediction ± `error`.
+        """
+        if self.kind == "numbers":
+            return math.nan if math.isnan(error) else float((np.abs(self.outputs - self.targets) <= error).mean())
+        own = self.outputs[np.arange(len(self.targets)), self.targets]
+        likelier = np.where(self.outputs > own[:, None], self.outputs, 0.0).sum(1)
+        return float((likelier < SURE).mean())
+
+    @property
+    def error(self) -> float:
+        """The absolute error that 90 % of the rows do not exceed; NaN of classes."""
+        if self.kind != "numbers":
+            return math.nan
+        return float(np.quantile(np.abs(self.outputs - self.targets), SURE))
+
     def interval(self, metric: str) -> tuple[float, float]:
         """95 % interval of the score by rows: Wilson's of an accuracy, else percentiles of a bootstrap."""
         count = len(self.targets)
@@ -93,35 +114,57 @@ def answer(result: LifeModels, rows: "pd.DataFrame", client: str, label: str) ->
     return RowAnswers("classes", targets[known], probabilities(table.to_numpy(dtype=np.float64))[known])
 
 
+def add_predictions(rows: "pd.DataFrame", client: str, models: LifeModels) -> "pd.DataFrame":
+    """Rows with a column of what the model of their client predicts; missing where it has none."""
+    import pandas as pd
+
+    said = [
+        pd.Series(models.predict(own, name), own.index)
+        for name, own in rows.groupby(client, sort=False)
+        if name in models.clients
+    ]
+    predictions = pd.concat(said) if said else pd.Series(index=rows.index)
+    if models.run.info.get("targets", "classes") != "numbers":
+        predictions = predictions.map(name_of)
+    return rows.assign(**{PREDICTION: predictions})
+
+
 def score(
-    rows: "pd.DataFrame", client_column: str, label: str, deployed: Mapping[str, LifeModels]
-) -> list[dict[str, Any]]:
+    rows: "pd.DataFrame", client_column: str, label: str, deployed: Mapping[str, LifeModels],
+    errors: Mapping[tuple[str, str], float] | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
     """The scores of rows that no model has seen: an entry per client and role, in the columns from `client` on.
 
     Args:
         deployed: role -> its models. Those of the challenger also get the difference to the champion on the same rows:
             positive is better.
+        errors: (role, client) -> `error` in the delivery before, by which intervals of numbers are made.
     """
     entries = []
     for client, own in rows.groupby(client_column, sort=True):
         said = {role: answer(result, own, str(client), label) for role, result in deployed.items()}
         for role, one in said.items():
             if one is not None:
-                entry = describe_answers(one, deployed[role].run.info["metric"], str(client))
+                error = (errors or {}).get((role, str(client)), math.nan)
+                entry = describe_answers(one, deployed[role].run.info["metric"], str(client), error)
                 both = said.get(CHAMPION) if role == CHALLENGER else None
                 entries.append({"role": role, **entry, **(_compare(one, both, entry["metric"]) if both else {})})
     return entries
 
 
-def describe_answers(said: RowAnswers, metric: str, client: str) -> dict[str, Any]:
-    """The score of answers to rows of one client, in the columns from `client` to `calibration`."""
+def describe_answers(said: RowAnswers, metric: str, client: str, error: float = math.nan) -> dict[str, Any]:
+    """The score of answers to rows of one client, in the columns from `client` to `calibration`, and the last two.
+
+    Args:
+        error: in the delivery before.
+    """
     low, high = said.interval(metric)
     calibration = float("nan")
     if said.kind == "classes":
         calibration = METRICS["calibration_error"].value("classes", said.targets, said.outputs)
     return {
         "client": client, "rows": len(said.targets), "metric": metric, "score": said.score(metric), "low": low,
-        "high": high, "calibration": calibration,
+        "high": high, "calibration": calibration, "coverage": said.coverage(error), "error": said.error,
     }  # fmt: skip
 
 
@@ -148,8 +191,24 @@ def read_record(folder: Path, name: str = FILE) -> "pd.DataFrame":
     if not (folder / name).is_file():
         return pd.DataFrame(columns=[*COLUMNS])
     advice = "remove it, and the deliveries are scored again: fedweave challenge"
-    return read_table(folder / name, COLUMNS, advice, dtype={"client": str}, keep_default_na=False, na_values={
+    table = read_table(folder / name, COLUMNS[:-2], advice, dtype={"client": str}, keep_default_na=False, na_values={
         name: [""] for name in COLUMNS if name not in ("client", "date", "role", "method", "metric")})  # fmt: skip
+    return table.reindex(columns=[*COLUMNS])  # records of earlier versions lack the last two
+
+
+def last_errors(scored: "pd.DataFrame", deployed: Mapping[str, Any], delivery: int) -> dict[tuple[str, str], float]:
+    """(role, client) -> `error` of its model in the last delivery before this one that was scored.
+
+    Args:
+        scored: the record.
+        deployed: role -> its models, with their `version`.
+        delivery: its number.
+    """
+    errors: dict[tuple[str, str], float] = {}
+    for role, one in deployed.items():
+        own = scored[(scored["version"] == one.version) & (scored["delivery"] < delivery)].sort_values("delivery")
+        errors |= {(role, name): float(error) for name, error in zip(own["client"], own["error"], strict=True)}
+    return errors
 
 
 def append(folder: Path, entries: list[dict[str, Any]], name: str = FILE) -> None:
