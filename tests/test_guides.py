@@ -23,7 +23,7 @@ from fedweave.testing import check_method
 from tools.guides import ROOT, follow, guide, outputs
 
 EXAMPLES = ("docs/guides/flights.md", "docs/guides/shoulder.md", "docs/guides/graph.md")
-PARTS = ("docs/add-method.md", "docs/add-model.md")
+PARTS = ("docs/add-method.md", "docs/add-model.md", "docs/pretrained.md")
 KINDS = ("tables", "series", "texts", "images", "graphs", "splits", "models", "predict", "studies")
 OWN_DATA = [f"docs/own-data/{name}.md" for name in KINDS]
 MULTILEVEL = "docs/guides/multilevel.md"  # its packages are in no environment of the tests

@@ -1,7 +1,7 @@
-"""Stage `graphs`: digests of files that runs read: of a graph, of a run of another study, of a contestant.
+"""Stage `graphs`: digests of files that runs read: of a graph, of another study's run, of a contestant, of weights.
 
-The values `given:FILE` and `replayed:RUN` of a setting name graphs, and `methods.NAME.contestant` names programs. The
-block `graphs` of params.yaml lists their files for DVC.
+The values `given:FILE` and `replayed:RUN` of a setting name graphs, and `methods.NAME.contestant` names programs, and
+`tasks.NAME.model.weights` names weights. The block `graphs` of params.yaml lists their files for DVC.
 """
 
 import hashlib
@@ -12,28 +12,29 @@ from typing import Any
 from fedweave.contestants import declared
 from fedweave.errors import BadInput, format_count
 from fedweave.families.weaving import Weaving
+from fedweave.files import weights
 from fedweave.files.atomic import write_table
 from fedweave.graphs import setting as graph_settings
 from fedweave.methods import METHODS
 from fedweave.runs import dependencies, graph_controls
-from fedweave.study import outside, search_spaces, validate
-from fedweave.study.spec import PARAMS, RunSpec, StudySpec, read_yaml
+from fedweave.study import outside, search_spaces, validate, variants
+from fedweave.study.spec import PARAMS, RunSpec, StudySpec, nest, read_yaml
 
 from .. import paths
 from ..processes import run_main
 
-CONTESTANT = "contestant-"  # begins the names of files of contestants
+CONTESTANT, WEIGHTS = "contestant-", "weights-"  # begin the names of files of contestants, and of weights of models
 
 
 def main(name: str) -> None:
-    """Write the digests of graph `name` beside those of packages; the stage `sources` depends on them.
+    """Write the digests of the files of `name` beside those of packages; the stage `sources` depends on them.
 
     Raises:
         BadInput: a run cannot read the file.
     """
     check(validate.load(), str(PARAMS))
     source = Path(read_yaml(PARAMS)["graphs"][name])
-    pattern = "*" if name.startswith(CONTESTANT) else "collaboration-*.npz"
+    pattern = "*" if name.startswith((CONTESTANT, WEIGHTS)) else "collaboration-*.npz"
     files = [file for file in sorted(source.rglob(pattern)) if file.is_file()] if source.is_dir() else [source]
     files = [file for file in files if "__pycache__" not in file.parts]
     rows = ((str(file), dependencies.file_digest(file)) for file in files)
@@ -115,7 +116,25 @@ def graph_paths(content: Mapping[str, Any]) -> dict[str, str]:
     """
     programs = declared.files_of(outside.split(content["methods"])[0])
     graph_files = {path for word in graph_settings.stored_graphs(content) for path in _word_paths(word, content)}
-    return {_name(path): path for path in sorted(graph_files)} | {_name(path, CONTESTANT): path for path in programs}
+    return (
+        {_name(path): path for path in sorted(graph_files)}
+        | {_name(path, CONTESTANT): path for path in programs}
+        | {_name(path, WEIGHTS): path for path in sorted(_weights_paths(content))}
+    )
+
+
+def _weights_paths(content: Mapping[str, Any]) -> set[str]:
+    """The files and folders of weights that models of tasks and of variants start from, but for those of packages."""
+    blocks = [task.get("model") for task in content["tasks"].values() if isinstance(task, Mapping)]
+    changes = [variant for block in (content.get("ablate") or {}).values() for variant in _variants(block)]
+    blocks += [nest(variant).get("model") for variant in changes]
+    paths = [block.get("weights") for block in blocks if isinstance(block, Mapping)]
+    return {path for path in paths if isinstance(path, str) and path and not path.startswith(weights.PACKAGE)}
+
+
+def _variants(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The settings of the variants of an ablation."""
+    return [*variants.expand(block, "ablate")["variants"].values()]
 
 
 def check_graph_paths(content: Mapping[str, Any], where: str) -> None:

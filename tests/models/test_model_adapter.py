@@ -18,9 +18,11 @@ from fedweave.engine.records import Settings
 from fedweave.engine.schedule import Training
 from fedweave.methods import METHODS
 from fedweave.models.adapter import Adapter, adapt
+from fedweave.models.keyed_functions import KeyedFunctions
 from fedweave.models.keyed_layers import make_keyed
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.attention import plain_attention
+from fedweave.tensors.torchvision import declare_operators
 from tests.functional_model import Functional
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -47,7 +49,7 @@ class Attention(nn.Module):
         self.mix = self.layer()
 
     def layer(self) -> nn.Module:
-        return nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        return nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.fc(self.mix(self.embed(x[..., None]), src_key_padding_mask=x == 0).mean(1))
@@ -62,6 +64,39 @@ class Multihead(Attention):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         tokens = self.embed(x[..., None])
         return self.fc(self.mix(tokens, tokens, tokens, need_weights=False)[0].mean(1))
+
+
+class TimeFirst(Attention):
+    """Dropout in attention, with the tokens on the first axis."""
+
+    def layer(self) -> nn.Module:
+        return nn.MultiheadAttention(4, 2, dropout=0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(x[..., None]).transpose(0, 1)
+        return self.fc(self.mix(tokens, tokens, tokens, key_padding_mask=x == 0)[0].mean(0))
+
+
+class Scaled(Attention):
+    """Attention as a function, with dropout."""
+
+    def layer(self) -> nn.Module:
+        return nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.embed(x[..., None])
+        query, key = self.mix(tokens).chunk(2, -1)
+        rate = 0.2 if self.training else 0.0
+        return self.fc(F.scaled_dot_product_attention(query, key, tokens, dropout_p=rate, is_causal=True).mean(1))
+
+
+def residual(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Stochastic depth, by rows and by batches."""
+    declare_operators()
+    from torchvision.ops import StochasticDepth
+
+    depths = [StochasticDepth(0.4, "row"), StochasticDepth(0.1, "batch")]
+    return nn.Sequential(nn.Linear(shape[0], 8), *depths, nn.Linear(8, outputs))
 
 
 def dense(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -99,6 +134,9 @@ MODELS = {
     "lstm": (lambda shape, outputs: Sequence(nn.LSTM, num_layers=2, dropout=0.3, bidirectional=True), (3, 2)),
     "encoder": (Attention, (6,)),
     "multihead": (Multihead, (6,)),
+    "time first": (TimeFirst, (6,)),
+    "scaled": (Scaled, (6,)),
+    "residual": (residual, (6,)),
 }
 
 
@@ -151,6 +189,9 @@ def test_attention_in_evaluation_is_that_of_training(name: str, setting: bool) -
     finally:
         torch.backends.mha.set_fastpath_enabled(True)
     assert outputs.isfinite().all()
+    for layer in task.template.modules():
+        if hasattr(layer, "p"):
+            layer.p = 0.0
     torch.testing.assert_close(outputs, task.call(model, x, key=dropout_keys.key(1)))
 
 
@@ -165,7 +206,7 @@ def test_blocks_of_plain_attention_overlap() -> None:
     assert is_on()
 
 
-@pytest.mark.parametrize("name", ["dense", "functional", "convolutional"])
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - {"normalised", "gru", "lstm", "multihead"}))
 def test_dropout_is_a_function_of_the_key(name: str) -> None:
     """Evaluation has no dropout. Training has, with the same result for the same key."""
     task = RowClassification(maker(name))
@@ -189,6 +230,65 @@ def test_dropout_has_its_rate() -> None:
     dropped = layer(torch.ones(400, 50))
     assert abs(float((dropped == 0).double().mean()) - 0.3) < 0.02
     assert abs(float(dropped.mean()) - 1.0) < 0.03
+
+
+MASKS = {
+    "key_padding_mask": torch.tensor([[False] * 5, [False] * 3 + [True] * 2]),
+    "attn_mask": torch.ones(4, 5, dtype=torch.bool).triu(1),
+    "average_attn_weights": False,
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_first": True}, {"kdim": 2, "vdim": 3}, {"bias": False}])
+@pytest.mark.parametrize("masks", [{}, MASKS])
+def test_attention_with_dropout_equals_torchs_where_nothing_is_dropped(options: dict, masks: dict) -> None:
+    """A rate so small that no element is dropped takes the same path as a larger one."""
+    torch.manual_seed(2)
+    own = nn.MultiheadAttention(4, 2, dropout=1e-9, **options)
+    sizes = [(2, 4, 4), (2, 5, options.get("kdim", 4)), (2, 5, options.get("vdim", 4))]
+    inputs = [torch.rand(size) if options.get("batch_first") else torch.rand(size).transpose(0, 1) for size in sizes]
+    expected, weights = own.eval()(*inputs, **masks)
+    make_keyed(own, "layer").key = dropout_keys.key(3)
+    actual, own_weights = own(*inputs, **masks)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(own_weights, weights)
+
+
+def test_dropout_in_attention_has_its_rate() -> None:
+    """Of the weights, whose mean is unchanged; other layers and other functions have other draws."""
+    own = nn.ModuleList([nn.MultiheadAttention(4, 2, dropout=0.3, batch_first=True) for _ in range(2)])
+    key = make_keyed(own, "layer").key = dropout_keys.key(3)
+    x = torch.rand(40, 12, 4)
+    with torch.no_grad():
+        dropped, others = (layer(x, x, x)[1] for layer in own)
+        zeros = own[0](x, x, x, average_attn_weights=False)[1] == 0
+    assert not torch.equal(dropped == 0, others == 0)
+    assert abs(float(zeros.double().mean()) - 0.3) < 0.01
+    assert abs(float(dropped.sum(-1).mean()) - 1.0) < 0.03
+    grouped = [torch.rand(8, heads, 12, 4) for heads in (4, 2, 2)]
+    with KeyedFunctions(key):
+        first, second = (
+            F.scaled_dot_product_attention(*grouped, dropout_p=0.3, is_causal=True, enable_gqa=True) for _ in range(2)
+        )
+        none = F.scaled_dot_product_attention(*grouped, dropout_p=1e-9, is_causal=True, enable_gqa=True)
+    assert not torch.equal(first, second)
+    torch.testing.assert_close(none, F.scaled_dot_product_attention(*grouped, is_causal=True, enable_gqa=True))
+
+
+def test_stochastic_depth_drops_whole_rows() -> None:
+    """Kept rows are scaled, so that the mean is unchanged; with the mode "batch" all rows share one draw."""
+    task = RowClassification(maker("residual"))
+    rows, batch = task.template.inner[1], task.template.inner[2]
+    rows.context.key, x = dropout_keys.key(4), torch.rand(4000, 3)
+    kept = rows(x)[:, 0] != 0
+    assert abs(float(kept.double().mean()) - 0.6) < 0.03
+    torch.testing.assert_close(rows(x), x * kept[:, None] / 0.6, rtol=1e-4, atol=1e-6)
+    kept = []
+    for draw in range(400):
+        rows.context.key = dropout_keys.key(draw)
+        kept.append(float((batch(x)[:, 0] != 0).double().mean()))
+    assert {*kept} == {0.0, 1.0}
+    assert abs(sum(kept) / len(kept) - 0.9) < 0.05
 
 
 @pytest.mark.parametrize(
@@ -258,36 +358,6 @@ def test_instances_keep_their_values_and_classes_are_drawn() -> None:
     assert {*task.constants} == {"0.weight", "0.bias"}
     assert not task.buffers
     assert {*task.init(0)} == {"1.weight", "1.bias"}
-
-
-class Masked(nn.Module):
-    """Buffers of integers and booleans, and batch normalisation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("order", torch.tensor([1, 0, 2, 3, 4, 5]))
-        self.register_buffer("mask", torch.tensor([True] * 5 + [False]))
-        self.norm, self.fc1, self.fc = nn.BatchNorm1d(6), nn.Linear(6, 8), nn.Linear(8, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(self.fc1(self.norm(x[:, self.order] * self.mask)).relu())
-
-
-@pytest.mark.parametrize("executor", [Loop(), Batched()], ids=["loop", "batched"])
-@pytest.mark.parametrize("name", ["central", "fedala", "fedavg", "fedem", "pefll", "perfedavg"])
-def test_integers_and_booleans_in_buffers_are_unchanged(name: str, executor: Loop | Batched) -> None:
-    """This also holds if the statistics of BatchNorm are averaged."""
-    task, cls = RowClassification(adapt(Masked, (6,), CLASSES)), METHODS[name]
-    training = Training(batch_size=4, drop_last=True, average_buffers=cls.averages)
-    method = cls(task=task, solver=SGD(lr=0.1), training=training)
-    *_, report = run(method, rows_federation(), Settings(rounds=2, seed=1), executor)
-    own = Masked().state_dict()
-    for model in report.models.values():
-        found = trees.flatten_paths(model)
-        assert {path.rpartition("/")[2] for path in found} >= {"order", "mask"}
-        for path, value in found.items():
-            if (buffer := path.rpartition("/")[2]) in ("order", "mask"):
-                assert torch.equal(value, own[buffer].expand_as(value)), path
 
 
 def test_the_code_hash_depends_on_structure_source_and_values() -> None:

@@ -5,7 +5,9 @@ from pkgutil import iter_modules
 
 from fedweave.models.base import ClientModel, Inputs, layers, parameter_count
 from fedweave.models.gcn import SparseMatrix, gcn_norm
+from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import MODELS, build, model, options, settings
+from fedweave.models.word_vectors import encode_texts
 
 for file in iter_modules(__path__):
     import_module(f"{__name__}.{file.name}")
@@ -16,8 +18,10 @@ __all__ = [
     "Inputs",
     "SparseMatrix",
     "build",
+    "encode_texts",
     "gcn_norm",
     "layers",
+    "load_weights",
     "model",
     "options",
     "parameter_count",

@@ -18,7 +18,9 @@ from fedweave.models import adapters
 from fedweave.models.base import CONSTANTS, ClientModel, add_constants, find_shared_parameter, make_constants
 from fedweave.models.context import ForwardContext
 from fedweave.models.inputs import Layout, OneModule, call, describe, shapes
-from fedweave.models.keyed_layers import FUNCTIONS, KeyedFunctions, make_keyed
+from fedweave.models.keyed_functions import KeyedFunctions, may_draw
+from fedweave.models.keyed_layers import make_keyed
+from fedweave.models.pretrained import digests
 from fedweave.models.source import source_of
 from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.seeding import use_seed
@@ -286,7 +288,7 @@ class _DropoutDetector(torch.overrides.TorchFunctionMode):
     is_called = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.is_called = self.is_called or func in FUNCTIONS
+        self.is_called = self.is_called or may_draw(func)
         return func(*args, **(kwargs or {}))
 
 
@@ -312,12 +314,12 @@ def _first_line(error: Exception) -> str:
 
 
 def _hash(module: nn.Module, values: nn.Module | None, inputs: Layout) -> str:
-    """A hash of the structure of the model and of its inputs, the source of its classes, and `values`, if the user gave
-    an instance.
+    """A hash of the structure of the model and of its inputs, the source of its classes, the files that its weights
+    come from, and `values`, if the user gave an instance.
 
     Lazy layers of an instance have no values yet: each repetition draws them.
     """
-    content = hashlib.sha256((repr(module) + (repr(inputs) if inputs else "")).encode())
+    content = hashlib.sha256((repr(module) + (repr(inputs) if inputs else "") + "".join(digests(module))).encode())
     for kind in dict.fromkeys(type(layer) for layer in module.modules()):
         if not kind.__module__.startswith("torch."):
             content.update(source_of(kind).encode())

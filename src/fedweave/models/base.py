@@ -1,7 +1,7 @@
 """What client models share: the features/head split, named layers, and a batch norm that can be mapped."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Any, ClassVar, Literal, Protocol
@@ -42,6 +42,17 @@ class ClientModel(nn.Module, ABC):
 
     Settings are checked by it, before a model is made. Training looks for the layers themselves (`find_norms`).
     """
+
+    @classmethod
+    def check(cls, options: Mapping[str, Any], where: str) -> None:
+        """Refuse `options` of the model that need no data to be seen to be wrong; their types have been checked.
+
+        Args:
+            where: place of the options in messages.
+
+        Raises:
+            BadInput: one line that names the option, its value and the way out.
+        """
 
     @abstractmethod
     def features(self, x: Inputs, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

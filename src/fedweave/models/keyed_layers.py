@@ -10,39 +10,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
-from torch.overrides import TorchFunctionMode
 
 from fedweave.errors import BadInput
 from fedweave.models.base import has_constant_moments, masked_moments
 from fedweave.models.context import ForwardContext
+from fedweave.models.keyed_functions import alpha_dropout, channel_dropout, element_dropout, row_dropout
 from fedweave.models.recurrent import RECURRENT
-from fedweave.tensors import dropout_keys
-
-# SELU's negative saturation value, which alpha dropout puts in place of a dropped element
-ALPHA = -1.7580993408473766
-FUNCTIONAL = 1_000_000  # salts of functional dropout start here; layers have smaller ones
-
-
-def element_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tensor:
-    """Dropout of single elements; a rate of 1 gives zeros."""
-    return x * 0.0 if p >= 1.0 and key is not None else dropout_keys.dropout(x, p, key, salt)
-
-
-def channel_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tensor:
-    """Dropout of whole channels of `x` [B, C, ...]."""
-    if key is None:
-        return x
-    mask = element_dropout(torch.ones_like(x.flatten(2)[..., 0]), p, key, salt)
-    return x * mask.reshape(*x.shape[:2], *[1] * (x.ndim - 2))
-
-
-def alpha_dropout(x: Tensor, p: float, key: Tensor | None, salt: int) -> Tensor:
-    """Alpha dropout (Klambauer et al., arXiv:1706.02515): keeps mean 0 and variance 1 of its inputs."""
-    if key is None or p == 0.0:
-        return x
-    mask = (element_dropout(torch.ones_like(x), p, key, salt) > 0).to(x.dtype)
-    scale = ((1 - p) * (1 + p * ALPHA**2)) ** -0.5 if p < 1 else 0.0
-    return scale * (x * mask + ALPHA * (1 - mask)) - scale * ALPHA * p
 
 
 class KeyedLayer(nn.Module):
@@ -77,6 +50,61 @@ class KeyedAlphaDropout(KeyedLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         return alpha_dropout(x, self.p, self.context.key, self.salt)
+
+
+class KeyedStochasticDepth(KeyedLayer):
+    """StochasticDepth of torchvision: drops rows of a batch, or the batch as a whole."""
+
+    p: float
+    mode: str
+
+    def forward(self, x: Tensor) -> Tensor:
+        key, salt = self.context.key, self.salt
+        return row_dropout(x, self.p, key, salt) if self.mode == "row" else row_dropout(x[None], self.p, key, salt)[0]
+
+
+class KeyedAttention(KeyedLayer):
+    """nn.MultiheadAttention with dropout of its weights, which are returned as they are after dropout."""
+
+    p: float  # its `dropout`, in whose place stands 0
+    embed_dim: int
+    num_heads: int
+    batch_first: bool
+    in_proj_weight: Tensor | None
+    v_proj_weight: Tensor
+    in_proj_bias: Tensor | None
+    out_proj: nn.Module
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        options = {"key_padding_mask": key_padding_mask, "attn_mask": attn_mask, "is_causal": is_causal}
+        attention: Any = super().forward
+        if self.context.key is None or not self.p:
+            options |= {"need_weights": need_weights, "average_attn_weights": average_attn_weights}
+            return attention(query, key, value, **options)
+        # PyTorch computes the weights [..., H, L, S] with all its masks; values are mixed by them after dropout.
+        weights = attention(query, key, value, need_weights=True, average_attn_weights=False, **options)[1]
+        weights = element_dropout(weights, self.p, self.context.key, self.salt)
+        outputs = self.out_proj((weights @ self._project_values(value)).transpose(-2, -3).flatten(-2))
+        outputs = outputs if self.batch_first or outputs.ndim == 2 else outputs.transpose(0, 1)
+        return outputs, (weights.mean(-3) if average_attn_weights else weights) if need_weights else None
+
+    def _project_values(self, value: Tensor) -> Tensor:
+        """Values by head [..., H, S, E / H] of [B, S, E], [S, B, E] or [S, E]."""
+        weight = self.v_proj_weight if self.in_proj_weight is None else self.in_proj_weight[2 * self.embed_dim :]
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[2 * self.embed_dim :]
+        value = F.linear(value, weight, bias)
+        value = value if self.batch_first or value.ndim == 2 else value.transpose(0, 1)
+        return value.unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
 
 
 class KeyedBatchNorm(KeyedLayer):
@@ -119,8 +147,19 @@ KEYED: dict[type[nn.Module], type[nn.Module]] = {
     nn.BatchNorm2d: KeyedBatchNorm,
     nn.BatchNorm3d: KeyedBatchNorm,
     nn.SyncBatchNorm: KeyedBatchNorm,
+    nn.MultiheadAttention: KeyedAttention,
     **RECURRENT,
 }
+# By name, because an import of torchvision takes seconds
+NAMED: dict[str, type[nn.Module]] = {"torchvision.ops.stochastic_depth.StochasticDepth": KeyedStochasticDepth}
+
+
+def _find_keyed(layer: nn.Module) -> tuple[type[nn.Module], type[nn.Module]] | None:
+    """(the class of torch or torchvision that `layer` is one of, its keyed form); None if it needs no key."""
+    for base in type(layer).__mro__:
+        if keyed := KEYED.get(base, NAMED.get(f"{base.__module__}.{base.__qualname__}")):
+            return base, keyed
+    return None
 
 
 def make_keyed(module: nn.Module, name: str) -> ForwardContext:
@@ -132,10 +171,11 @@ def make_keyed(module: nn.Module, name: str) -> ForwardContext:
     context = ForwardContext()
     for salt, (layer_name, layer) in enumerate(module.named_modules(), 1):
         where = f"model: {name}: {layer_name or 'its top'}"
-        kind = next((base for base in type(layer).__mro__ if base in KEYED), None)
-        if kind is None:
+        found = _find_keyed(layer)
+        if found is None:
             _refuse_unkeyed(layer, where)
             continue
+        kind, keyed = found
         if type(layer).forward is not kind.forward:
             raise BadInput(
                 f"{where}: {type(layer).__name__} changes how {kind.__name__} works; use {kind.__name__} itself"
@@ -143,17 +183,16 @@ def make_keyed(module: nn.Module, name: str) -> ForwardContext:
         if isinstance(layer, _BatchNorm):
             _check_batch_norm(layer, where)
             layer.register_buffer("num_batches_tracked", None)
-        replacement: Any = type(type(layer).__name__, (KEYED[kind], type(layer)), {})
+        if isinstance(layer, nn.MultiheadAttention):
+            _check_attention(layer, where)
+            layer.p, layer.dropout = layer.dropout, 0.0
+        replacement: Any = type(type(layer).__name__, (keyed, type(layer)), {})
         layer.__class__ = replacement
         layer.__dict__ |= {"context": context, "salt": salt}
     return context
 
 
 def _refuse_unkeyed(layer: nn.Module, where: str) -> None:
-    if isinstance(layer, nn.MultiheadAttention) and layer.dropout:
-        raise BadInput(
-            f"{where}: dropout inside MultiheadAttention is not supported; give it dropout=0 and nn.Dropout behind it"
-        )
     if isinstance(layer, nn.FeatureAlphaDropout | nn.RReLU) or (isinstance(layer, _DropoutNd) and layer.p):
         kind = type(layer).__name__
         raise BadInput(
@@ -165,37 +204,15 @@ def _refuse_unkeyed(layer: nn.Module, where: str) -> None:
         )
 
 
+def _check_attention(layer: nn.MultiheadAttention, where: str) -> None:
+    if layer.dropout and (layer.bias_k is not None or layer.add_zero_attn):
+        raise BadInput(
+            f"{where}: dropout with add_bias_kv or add_zero_attn is not supported; give it dropout=0, or leave them out"
+        )
+
+
 def _check_batch_norm(layer: _BatchNorm, where: str) -> None:
     if not layer.track_running_stats:
         raise BadInput(f"{where}: track_running_stats=False makes evaluation depend on the batch; leave that out")
     if layer.momentum is None:
         raise BadInput(f"{where}: momentum=None is not supported; give a number such as 0.1")
-
-
-class KeyedFunctions(TorchFunctionMode):
-    """Inside this block, calls such as F.dropout(x, p, training=True) draw from `key`; each call has its own salt."""
-
-    def __init__(self, key: Tensor) -> None:
-        super().__init__()
-        self.key, self.calls = key, 0
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        keyed = FUNCTIONS.get(func)
-        return func(*args, **(kwargs or {})) if keyed is None else self._draw(keyed, *args, **(kwargs or {}))
-
-    def _draw(self, keyed: Any, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        del inplace
-        self.calls += 1
-        return keyed(x, p, self.key if training else None, FUNCTIONAL + self.calls)
-
-
-FUNCTIONS: dict[Any, Any] = {
-    F.dropout: element_dropout,
-    torch.dropout: element_dropout,
-    F.dropout1d: channel_dropout,
-    F.dropout2d: channel_dropout,
-    F.dropout3d: channel_dropout,
-    torch.feature_dropout: channel_dropout,
-    F.alpha_dropout: alpha_dropout,
-    torch.alpha_dropout: alpha_dropout,
-}

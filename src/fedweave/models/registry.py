@@ -90,11 +90,10 @@ def build(
     make_constants(network)
     if not adapter:
         check_parameters(network, f"model {name}")
-    parts = [part for part, _ in network.named_children()]
-    if isinstance(network.head, str) or not network.head or not {*network.head} <= {*parts}:
-        raise BadInput(
-            f"model {name}: head is {network.head!r}; give a tuple of its last modules, of {', '.join(parts)}"
-        )
+    parts = dict(network.named_modules())
+    if isinstance(network.head, str) or not network.head or not {*network.head} <= parts.keys():
+        children = ", ".join(part for part, _ in network.named_children())
+        raise BadInput(f"model {name}: head is {network.head!r}; give a tuple of its last modules, of {children}")
     if chosen := adapters.parse(adapter):
         adapters.insert(chosen, network, network.head, "model.adapter")
         check_parameters(network, f"model {name}")

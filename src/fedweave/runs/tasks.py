@@ -14,6 +14,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, check_fit
 from fedweave.models import MODELS, ClientModel, build
+from fedweave.study import model_files
 from fedweave.study.spec import RunSpec
 
 
@@ -50,7 +51,8 @@ def _build_default_task(
     run: RunSpec, dataset: Dataset, partition: Partition, dtype: torch.dtype, model: Callable[[], ClientModel] | None
 ) -> Task:
     """What the run's clients learn, with the default metric of the task."""
-    options = dict(run.task.model)
+    model_files.check(run.task.model, f"tasks.{run.name}.model")
+    options = {key: value for key, value in run.task.model.items() if key != model_files.DIGEST}
     name, products = options.pop("name"), _product_precision(run)
     try:
         if dataset.kind == "series":

@@ -16,6 +16,7 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
 from fedweave.models.adapters import ADAPTERS
 from fedweave.registry import users_file
+from fedweave.study import model_files
 from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
 from fedweave.study.objects import build_upload_path
 from fedweave.study.schema import EVERY_RULE, TaskSpec
@@ -100,12 +101,14 @@ def _check_model(model: Mapping[str, Any], where: str) -> None:
     for name, value in model.items():
         if name == "adapter":
             check_adapter(value, f"{where}.adapter")
-        elif name != "name":
+        elif name != "name" and not (name == model_files.DIGEST and "weights" in options):
             choose(name, [*options, "adapter"], where) if options else _refuse(
                 f"{where}.{name}", f"{model['name']} has no options; drop it"
             )
             check_value(value, options[name].type, f"{where}.{name}")
             options[name].check_bounds(value, f"{where}.{name}")
+    model_files.check(model, where)
+    MODELS[model["name"]].check(model, where)
 
 
 def check_adapter(block: Any, where: str) -> None:

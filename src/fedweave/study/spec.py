@@ -4,13 +4,14 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.study import outside, plugins, variants
 from fedweave.study.config import MOST_SEEDS, construct, example, read_yaml
+from fedweave.study.model_files import add_digest
 from fedweave.study.schema import EvaluateSpec, RunEntry, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
@@ -181,7 +182,7 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> StudySpec:
     _check_keys(raw, where)
     check_names(raw, where)
     _check_seeds(raw["seeds"], f"{where}: seeds")
-    tasks = {name: construct(TaskSpec, block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
+    tasks = {name: _parse_task(block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
     runs = {key: construct(RunEntry, block, f"{where}: runs.{key}") for key, block in raw["runs"].items()}
     tune = construct(TuneSpec, raw.get("tune", {}), f"{where}: tune")
     _check_seeds(tune.seeds, f"{where}: tune.seeds")
@@ -220,6 +221,12 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> StudySpec:
         contestants,
         where,
     )
+
+
+def _parse_task(block: object, where: str) -> TaskSpec:
+    """A task, with the digest of the weights that its model starts from."""
+    task = construct(TaskSpec, block, where)
+    return replace(task, model=add_digest(task.model))
 
 
 def _check_margins(margins: object, where: str) -> dict[str, Any]:

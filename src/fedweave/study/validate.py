@@ -13,6 +13,7 @@ from fedweave.metrics import check_fit
 from fedweave.models import MODELS, build
 from fedweave.models.registry import capabilities as model_capabilities
 from fedweave.study import checks, objects, search_spaces, spec
+from fedweave.study.model_files import replace_digest
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec, nest
 from fedweave.study.task_blocks import drop_replaced_seed
 
@@ -97,7 +98,8 @@ def build_variant(study: StudySpec, key: str, tuned: Mapping[str, Any], settings
             adapter, before = changes.get("adapter"), old.get("adapter")
             if isinstance(adapter, Mapping) and "name" not in adapter and isinstance(before, Mapping):
                 changes = {**changes, "adapter": {**before, **adapter}}
-        merged: dict[str, Any] = {block: {**old, **changes}}
+        new = replace_digest(old, changes) if block == "model" else {**old, **changes}
+        merged: dict[str, Any] = {block: new}
         run = replace(run, task=replace(run.task, **merged))
     return run
 

@@ -220,12 +220,21 @@ def sub(a: Tree, b: Tree) -> Tree:
 
 
 def mix_rows(tree: Tree, weights: Tensor) -> Tree:
-    """Σ_j weights[..., j] · row j of a stacked tree; weights [..., N] give leaves [..., *] of the tree's own dtype."""
-    return tree_map(lambda t: torch.tensordot(weights.to(t), t, dims=1), tree)
+    """Σ_j weights[..., j] · row j of a stacked tree; weights [..., N] give leaves [..., *] of the tree's own dtype.
+
+    Whole numbers and truth values have no mean: such a leaf is that of the row with the largest weight.
+    """
+
+    def mix_leaf(leaf: Tensor) -> Tensor:
+        if leaf.dtype.is_floating_point:
+            return torch.tensordot(weights.to(leaf), leaf, dims=1)
+        return leaf[weights.argmax(-1).to(leaf.device)]
+
+    return tree_map(mix_leaf, tree)
 
 
 def weighted_mean(tree: Tree, weights: Tensor) -> Tree:
-    """Mean over the client axis with `weights` [P], which need not sum to 1."""
+    """Mean over the client axis with `weights` [P], which need not sum to 1; integers as in `mix_rows`."""
     shares = weights.double()
     return mix_rows(tree, shares / shares.sum())
 

@@ -51,7 +51,8 @@ class Robust:
         return {**uploads, part: trees.tree_map(lambda t: self.centre(t).expand_as(t), models)}
 
     def centre(self, values: Tensor) -> Tensor:
-        """The centre of `values` [P, ...], coordinate by coordinate."""
+        """The centre of `values` [P, ...], coordinate by coordinate; of integers, which have no mean, a middle one."""
         ranked, count = values.sort(dim=0).values, len(values)
         cut = (count - 1) // 2 if self.rule == "median" else min(math.ceil(self.trim * count - 1e-9), (count - 1) // 2)
-        return ranked[cut : count - cut].mean(0)
+        middle = ranked[cut : count - cut]
+        return middle.mean(0) if values.dtype.is_floating_point else middle[(len(middle) - 1) // 2]
