@@ -1,5 +1,6 @@
 """`adapter=` of `compare` and `fit`: the same as in the block of the model, stored, loaded and exported with it."""
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 import fedweave as fw
@@ -57,8 +59,32 @@ def test_stored_models_predict_with_their_body(model: Any, adapter: Any, tmp_pat
     loaded = fw.load(tmp_path / "out")["fedavg"]
     own = {} if isinstance(model, str) else {"model": model}
     np.testing.assert_array_equal(loaded.predict_proba(x, client="p1", **own).to_numpy(), answers)
-    exported = exported_model.load(result.export(tmp_path / "export", "p1"))
-    np.testing.assert_allclose(exported.predict_proba(x).to_numpy(), answers, atol=1e-6)
+    for merge in (True, False):
+        folder = result.export(tmp_path / f"export-{merge}", "p1", merge=merge)
+        np.testing.assert_allclose(exported_model.load(folder).predict_proba(x).to_numpy(), answers, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedem", "ditto", "fedcp"])
+def test_an_export_is_merged_or_kept(method: str, tmp_path: Path) -> None:
+    """Merged, the weights load into the user's own module; kept, the file has adapters and head alone."""
+    result = fw.fit(method, people(), model=network, adapter=LORA, **OPTIONS)
+    x, _ = rows(30)
+    answers = result.predict_proba(x, client="p2").to_numpy()
+    for merge in (True, False):
+        folder = result.export(tmp_path / str(merge), "p2", merge=merge)
+        about = json.loads((folder / "export.json").read_text())
+        np.testing.assert_allclose(exported_model.load(folder).predict_proba(x).to_numpy(), answers, atol=1e-5)
+        assert about["adapter"] == ("merged" if merge else "kept")
+        weights = load_file(folder / "weights.safetensors")
+        assert any(name.endswith("lora.A") for name in weights) != merge
+        assert any(name.endswith("0.weight") for name in weights) == merge
+        if merge and method == "fedavg":
+            own = network((10,), 2)
+            own.load_state_dict(weights, strict=False)
+            subtracted, divisor = (torch.tensor(about["scaling"][key]).ravel() for key in ("subtracted", "divisor"))
+            inputs = ((torch.from_numpy(x) - subtracted) / divisor).float()
+            outputs = own.eval()(inputs).softmax(-1).detach().numpy()
+            np.testing.assert_allclose(outputs, answers, atol=1e-5)
 
 
 def test_wrong_adapters() -> None:
@@ -66,8 +92,23 @@ def test_wrong_adapters() -> None:
     for adapter, line in (
         ("lorra", "adapter: 'lorra' is unknown; did you mean 'lora'? choices: bias, head, lora, norm"),
         ({"name": "lora", "targets": ["fc"]}, "adapter.targets: 'fc' names no layer with a weight; choices: 0"),
+        (
+            {"name": "lora", "rank": 2, "ranks": [1, 3]},
+            "adapter.ranks: 3 is above rank: 2, which is the largest; raise",
+        ),
         ({"name": "lora", "rank": 11, "targets": ["0"]}, "adapter.rank: 11, but 0.weight is a matrix of 16 x 10; give"),
     ):
         with warnings.catch_warnings(), pytest.raises(fw.BadInput) as caught:
             fw.fit("fedavg", people(), model=network, adapter=adapter, **OPTIONS)
         assert str(caught.value).startswith(line)
+
+
+def test_ranks_by_client() -> None:
+    """A method that mixes in its own way is refused; the others send the rows of each client's rank."""
+    adapter = {**LORA, "ranks": [1, 2]}
+    with pytest.raises(fw.BadInput, match=r"fedaghn: model.adapter has ranks, which needs a plain mean or mixture"):
+        fw.fit("fedaghn", people(), model=network, adapter=adapter, **OPTIONS)
+    compared = fw.compare(people(), ["local", "fedavg"], model=network, adapter=adapter, seeds=1, **OPTIONS)
+    assert any("entral" in str(row) for row in compared.controls().to_numpy().tolist())
+    numbers = 16 * 2 + 2 + 1.5 * (10 + 16)
+    assert compared["fedavg"].run.totals["bytes_up"] == 3 * 4 * 4 * numbers

@@ -104,9 +104,8 @@ def test_a_value_outside_of_the_bounds_is_refused(name: str, setting: Setting) -
     if get_origin(setting.type) is Literal:
         wrong.append(("nonsense", str(get_args(setting.type)[0])))
     else:
-        wrong.append(
-            ("nonsense", {bool: "true or false", int: "whole number", float: "number", str: "must be"}[setting.type])
-        )
+        words = {bool: "true or false", int: "whole number", float: "number", str: "must be", tuple: "a list"}
+        wrong.append(("nonsense", words[get_origin(setting.type) or setting.type]))
     for value, limit in wrong:
         with pytest.raises(BadInput) as caught:
             build_checked_method(name, {setting.name: value})

@@ -1,5 +1,7 @@
 """Adapters: what they train of any model, equal under both executors, and what they refuse."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,19 +9,23 @@ import torch
 from tiny import CLASSES, rows_federation
 from torch import nn
 
+from fedweave import settings
 from fedweave.client.solvers import SGD
 from fedweave.client.task import RowClassification
 from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run
 from fedweave.engine.executors import Batched, Executor, Loop, Processes, choose_executor
+from fedweave.engine.protocol import Start
 from fedweave.engine.records import Report, Settings
 from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
+from fedweave.families.ensembles import initial_models
 from fedweave.methods import METHODS
 from fedweave.models import build
 from fedweave.models.adapter import adapt
-from fedweave.models.adapters.low_rank import merge
-from fedweave.models.base import find_norms
+from fedweave.models.adapters import ADAPTERS, merge
+from fedweave.models.base import find_norms, parameter_count
+from fedweave.study.config import load_yaml
 from tests.models.test_model_adapter import MODELS, federation
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -216,3 +222,35 @@ def test_the_executor_is_that_of_the_whole_model() -> None:
     """Frozen convolutions are as slow side by side as trained ones."""
     adapted = build("lenet16", (3, 32, 32), CLASSES, adapter=LORA)
     assert type(choose_executor("auto", adapted, "cpu")) in (Loop, Processes)
+
+
+def test_components_of_a_given_module_differ_in_what_they_compute() -> None:
+    """Two draws of A alone would be equal models, as B begins at 0; then heads are drawn anew."""
+    task = RowClassification(adapt(MODELS["functional"][0](), (6,), CLASSES, adapter=LORA))
+    start = Start(task.init(1), {}, 2, 7, None, torch.arange(2))
+    x = torch.randn(4, 6)
+    outputs = [task.call(model, x) for model in initial_models(task, start, 2)]
+    assert not torch.allclose(*outputs)
+
+
+def test_the_page_has_the_settings_of_lora() -> None:
+    """Its table has each setting with its default and its meaning."""
+    page = (Path(__file__).resolve().parents[2] / "docs/adapters.md").read_text(encoding="utf-8")
+    for setting in settings.describe(ADAPTERS["lora"]):
+        default = "null" if setting.default is None else f"`{setting.default}`"
+        assert f"| `{setting.name}` | {default} | {setting.meaning} |" in page
+    assert all(f"| `{name}` |" in page for name in ADAPTERS)
+
+
+def test_the_page_has_the_bytes_of_its_models() -> None:
+    """Four for each trained number, in each row of the table."""
+    page = (Path(__file__).resolve().parents[2] / "docs/adapters.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (none|`.*`) \| ([\d,.]+) \| ([\d.]+|–) \|$", page, re.MULTILINE)
+    assert len(rows) == 7
+    for word, convolutional, dense in rows:
+        adapter = None if word == "none" else load_yaml(word.strip("`"))
+        models = [("resnet18", (3, 32, 32), {}, convolutional), ("mlp", (1, 8, 8), {"hidden": [256, 256]}, dense)]
+        for name, shape, options, number in models:
+            if number != "–":
+                count = parameter_count(build(name, shape, 10, **options, adapter=adapter))
+                assert number == f"{4 * count / 1024:,.1f}"

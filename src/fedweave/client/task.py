@@ -6,7 +6,7 @@ parameters: its weight and bias together.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,6 +20,7 @@ from fedweave.client.functional import copy_buffer, invoke
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
+from fedweave.models.adapters import low_ranks
 from fedweave.models.base import ClientModel, Inputs, find_constants, find_norms, layers
 from fedweave.models.gcn import SparseMatrix
 from fedweave.tensors import trees
@@ -113,6 +114,17 @@ class Task(ABC):
     def head(self) -> tuple[str, ...]:
         """Parameter names of the head: the last module, or the last ones, with all that they contain."""
         return tuple(name for module in self.template.head for name in self.params if name.startswith(f"{module}."))
+
+    @cached_property
+    def products_to_mix(self) -> tuple[tuple[str, str], ...]:
+        """Names of A and B of the adapters whose products servers mix, in place of A and B themselves."""
+        pairs = {f"{p}.A": f"{p}.B" for p, layer in low_ranks(self.template).items() if layer.mix == "product"}
+        return tuple((a, b) for a, b in pairs.items() if a in self.params)
+
+    @cached_property
+    def adapter_ranks(self) -> Sequence[int] | None:
+        """Ranks of the clients' adapters, again from the first after the last; None if all have the same."""
+        return next((layer.ranks for layer in low_ranks(self.template).values()), None)
 
     @cached_property
     def norms(self) -> tuple[str, ...]:

@@ -229,7 +229,14 @@ class MethodResult:
         return pd.DataFrame(probabilities(outputs), columns=classes, index=index)
 
     def export(
-        self, folder: Path | str, client: Any, *, seed: int | None = None, model: Any = None, refit: bool = True
+        self,
+        folder: Path | str,
+        client: Any,
+        *,
+        seed: int | None = None,
+        model: Any = None,
+        refit: bool = True,
+        merge: bool = True,
     ) -> Path:
         """Write the model of a client, as `predict` uses it, to a folder that needs no fedweave.
 
@@ -240,6 +247,8 @@ class MethodResult:
             folder: new, empty, or with an earlier export of the same method, data and client.
             client: name of the client.
             seed, model, refit: as in `predict`.
+            merge: add low-rank adapters to the weights, so that the file of weights is that of the whole model without
+                adapters. False: that file has adapters and head alone, and the program has the frozen body.
 
         Raises:
             BadInput: an unknown client or seed, a folder with other content, or a model that cannot be exported.
@@ -247,8 +256,9 @@ class MethodResult:
         from fedweave.prediction.export import export
 
         check_folder(folder, "folder")
+        check_flag(merge, "merge")
         predictor, run, trained = self._load_predictor(model, seed, refit)
-        return export(run, self.name, Path(folder), predictor, client, seed, trained)
+        return export(run, self.name, Path(folder), predictor, client, seed, trained, merge)
 
     def join(
         self, rows: Any, *, client: Any = None, label: Any = None, edges: Any = None, node: str = "node",

@@ -20,6 +20,7 @@ from fedweave.errors import BadInput
 from fedweave.tensors.trees import take
 from fedweave.threats.attacks import Attack
 
+OF_A_CLIENT = ("class_weight", "test_weight", "adapter_rank")  # arrays without a meaning for pooled rows
 PAIRS = ("edges", "cells")  # arrays [3, ...] with the positions of the entries of a sparse matrix
 
 
@@ -78,7 +79,7 @@ class Clients:
             BadInput: values differ between clients, such as the units of targets, so that pooled rows cannot have them.
         """
         rows = self.train[self.train >= 0].sort().values[None]
-        own = {name: value[:1] for name, value in self.own.items() if name not in ("class_weight", "test_weight")}
+        own = {name: value[:1] for name, value in self.own.items() if name not in OF_A_CLIENT}
         for name, first in own.items():
             if not torch.equal(self.own[name], first.expand_as(self.own[name])):
                 raise BadInput(

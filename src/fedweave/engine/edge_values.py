@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData, remove_padding
+from fedweave.engine import adapter_ranks
 from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Executor
 from fedweave.engine.guards.hook_calls import data_of, guard_call
@@ -58,7 +59,7 @@ def _measure(method: Method, state: State, federation: Clients, seed: int, execu
 
     def loss(own: Tree, client: ClientState, data: ClientData) -> Tensor:
         rows = remove_padding(data.val)
-        model = method.mixture_model(shared, own, client, data)
+        model = method.mixture_model(*adapter_ranks.cut(method.task, shared, own, client, data))
         return method.task.mean_loss(method.predict(model, data, rows), data, rows)
 
     cohort = evaluation_cohort(federation, seed, state.round, positions=federation.sample)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.client import optimizers
 from fedweave.client.data import ClientData
-from fedweave.engine import schedule, sent_downloads, server_hooks
+from fedweave.engine import adapter_ranks, schedule, sent_downloads, server_hooks
 from fedweave.engine.accounting import Accountant
 from fedweave.engine.clients import Clients, Cohort
 from fedweave.engine.edge_values import edge_values
@@ -71,7 +71,7 @@ def train(
 
     def update(own: Tree, client: ClientState, states: Tree, data: ClientData) -> Tree:
         with optimizers.optimizer_memory(states if method.training.keep_optimizer else None) as memory:
-            result = method.client_update(shared, own, client, data)
+            result = method.client_update(*adapter_ranks.cut(method.task, shared, own, client, data))
         state_guards.check_update(type(method).__name__, result, Update, client)
         return result, memory.states if memory else {}
 
@@ -111,7 +111,7 @@ def run_round(
     loss = float(trees.take(updates.loss, received.rows).mean())
     ids, complete = federation.ids.cpu()[positions], len(received.rows) == len(positions)
     dropped = () if complete else tuple(sorted({*ids.tolist()} - {*ids[received.rows].tolist()}))
-    traffic = method.traffic(local_round.shared, local_round.own, received.sent, len(positions))
+    traffic = _count_bytes(method, local_round, received, cohort)
     seconds = time.perf_counter() - start_time
     report = Report(new_state.round, *traffic, seconds, loss, dropped, {}, {}, {}, new_state, method)
     if not shadow:
@@ -119,6 +119,16 @@ def run_round(
     if method.pools:
         return new_state, report, trees.broadcast(trees.at(updates.model, 0), evaluated_count)
     return new_state, report, _add_absent_models(method, state, cohort, settings, executor, updates.model)
+
+
+def _count_bytes(method: Method, local_round: LocalRound, received: ReceivedUploads, cohort: Cohort) -> tuple[int, int]:
+    """(bytes down, bytes up) of a round over all participants."""
+    shared, own, sent = local_round.shared, local_round.own, received.sent
+    down, up = method.traffic(shared, own, sent, len(cohort))
+    ranks = cohort.federation.own.get(adapter_ranks.RANKS)
+    ranks = None if ranks is None or method.pools else ranks[cohort.positions.to(ranks.device)]
+    down -= adapter_ranks.unsent_bytes(method.task, ranks, shared, own)
+    return down, up - adapter_ranks.unsent_bytes(method.task, ranks, {}, sent)
 
 
 def _training_cohort(method: Method, federation: Clients, positions: Tensor, seed: int, round: int) -> Cohort:

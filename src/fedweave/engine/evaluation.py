@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData, remove_padding
-from fedweave.engine import predictions, schedule
+from fedweave.engine import adapter_ranks, predictions, schedule
 from fedweave.engine.clients import Clients, Cohort
 from fedweave.engine.executors import Executor
 from fedweave.engine.guards import draws_and_names as guards
@@ -40,7 +40,7 @@ def evaluate(
     shared, own = (downloads or DownloadCache())(method, state.server, ids)
 
     def personalize(own: Tree, client: ClientState, data: ClientData) -> Tree:
-        model = method.personalize(shared, own, client, data)
+        model = method.personalize(*adapter_ranks.cut(method.task, shared, own, client, data))
         states.check_tensors(f"{type(method).__name__}.personalize", model)
         return model
 

@@ -168,6 +168,14 @@ class Method(NamedSettings, ABC):
         """Names of the model that never leave a client; by default the BatchNorm buffers."""
         return self.statistics
 
+    @property
+    def mixes_plainly(self) -> bool:
+        """Whether the server takes a plain mean or mixture of models, or mixes nothing.
+
+        Low-rank adapters can then be mixed by their products, and have different ranks.
+        """
+        return False
+
     def join(self, model: Params) -> ClientState:
         """A client's private state on joining, by default what it keeps of `model`, the common initial model."""
         return trees.select(model, self.local_names)

@@ -20,6 +20,7 @@ from fedweave.engine.guards.hook_calls import guard_call
 from fedweave.engine.protocol import ClientState, Method, Server, Start, Update
 from fedweave.errors import BadInput
 from fedweave.families.weaving import Weaving, all_ids, split_ids, usable_sources
+from fedweave.graphs.products import mix_products
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
@@ -97,6 +98,23 @@ def check_shared_part(method: Method, model: str, where: str) -> None:
         )
 
 
+def check_adapters(method: Method, where: str) -> None:
+    """Refuse a method that cannot mix low-rank adapters in the way that the model asks for.
+
+    Raises:
+        BadInput: naming the place `where` the run is, the method and the way out.
+    """
+    task = method.task
+    is_torn = any(len({*pair} & {*method.local_names}) == 1 for pair in task.products_to_mix)
+    for setting, is_asked_for in (("mix: product", task.products_to_mix), ("ranks", task.adapter_ranks)):
+        if is_asked_for and (is_torn or not method.mixes_plainly):
+            raise BadInput(
+                where,
+                f"model.adapter has {setting}, which needs a plain mean or mixture of A and B, and {method.label} "
+                f"takes none; leave it out, or leave {method.label} out",
+            )
+
+
 class GlobalModel(Method):
     """The server keeps one model (the part that is not private) and averages uploads by training set size.
 
@@ -112,6 +130,12 @@ class GlobalModel(Method):
     def server_solver(self) -> Solver | None:
         """The server's optimiser, or None; by default the run's."""
         return self.training.server
+
+    @property
+    def mixes_plainly(self) -> bool:
+        cls = type(self)
+        has_plain_mean = cls.aggregate is GlobalModel.aggregate and cls.merge is GlobalModel.merge
+        return has_plain_mean and self.server_solver is None
 
     def extras(self, start: Start) -> Params:
         """What the server averages in addition to the model, before round 0; by default nothing."""
@@ -133,6 +157,8 @@ class GlobalModel(Method):
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         mean = trees.weighted_mean(uploads["model"], weights)
+        shares = (weights.double() / weights.double().sum())[None]
+        mean |= trees.at(mix_products(shares, uploads["model"], self.task.products_to_mix), 0)
         with guard_call(self, "merge", old=server["model"]):
             mean = self.merge(server["model"], mean)
         draws_and_names.check_merged(type(self).__name__, server["model"], mean)
@@ -160,6 +186,10 @@ class ClientModels(Weaving):
     mixes = True
     # Whether a client's row of weights does not depend on the other rows, so that rows can be computed in parts.
     rowwise: ClassVar[bool] = False
+
+    @property
+    def mixes_plainly(self) -> bool:
+        return type(self)._download_part is ClientModels._download_part
 
     @abstractmethod
     def weights(self, server: Server, ids: Tensor) -> Tensor:
@@ -210,7 +240,10 @@ class ClientModels(Weaving):
     def _download_part(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         weights = self.mixture(server, ids)
         shared, own = self.extra_downloads(server, weights, ids)
-        return shared, {"mixture": self.mix_models(weights, server["models"]), "active": server["seen"][ids], **own}
+        mixture = self.mix_models(weights, server["models"])
+        for rows, names in zip(weights.expand(len(self.task.layers), -1, -1), self.task.layers.values(), strict=True):
+            mixture |= mix_products(rows, trees.select(server["models"], names), self.task.products_to_mix)
+        return shared, {"mixture": mixture, "active": server["seen"][ids], **own}
 
     def sent(self, shared: Tree, own: Tree) -> tuple[Params, Params]:
         return {}, own["mixture"]

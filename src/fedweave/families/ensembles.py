@@ -8,6 +8,8 @@ from torch import nn
 from fedweave.client.task import Task
 from fedweave.engine.protocol import Start
 from fedweave.errors import BadInput
+from fedweave.models.adapters import low_ranks
+from fedweave.tensors import trees
 from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
 
@@ -43,7 +45,9 @@ def _further_model(task: Task, start: Start, seed: int) -> Params:
 
 
 def _differs(task: Task, one: Params, other: Params) -> bool:
-    return any(not torch.equal(one[name].to(other[name]), other[name]) for name in task.params)
+    """Whether two initial models differ in what they compute; A of an adapter has no effect before B is trained."""
+    names = trees.omit(one, [f"{adapter}.A" for adapter in low_ranks(task.template)]).keys() & {*task.params}
+    return any(not torch.equal(one[name].to(other[name]), other[name]) for name in names)
 
 
 def _reset_parameters(layer: nn.Module, name: str) -> None:

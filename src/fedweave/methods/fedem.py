@@ -38,6 +38,10 @@ class FedEM(GlobalModel):
     label = "FedEM"
     point = "pre"
 
+    @property
+    def mixes_plainly(self) -> bool:
+        return False  # its further models have other names
+
     def extras(self, start: Start) -> Params:
         models = initial_models(self.task, start, self.components)
         return join_models([trees.omit(model, self.local_names) for model in models])

@@ -22,6 +22,10 @@ class Local(Method):
     point = "pre"
     robust_part = ""
 
+    @property
+    def mixes_plainly(self) -> bool:
+        return True  # nothing is mixed
+
     def uploads_in(self, round: int) -> bool:
         return False
 

@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from itertools import accumulate
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
@@ -138,6 +140,16 @@ def layers(model: nn.Module) -> dict[str, tuple[str, ...]]:
         layer = name.rpartition(".")[0]
         owned[layer] = (*owned.get(layer, ()), name)
     return owned
+
+
+def parts(path: str) -> list[str]:
+    """The modules around a tensor, from the outside, and the tensor itself."""
+    return list(accumulate(path.split("."), lambda outer, inner: f"{outer}.{inner}"))
+
+
+def is_named(path: str, target: str) -> bool:
+    """Whether `target` names a tensor or a module around it, by the last words of its name; * is any text."""
+    return any(fnmatchcase(part, pattern) for part in parts(path) for pattern in (target, f"*.{target}"))
 
 
 def has_running_moments(layer: nn.Module) -> bool:

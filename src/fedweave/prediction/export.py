@@ -21,7 +21,7 @@ from fedweave import exported_model
 from fedweave.errors import BadInput
 from fedweave.files.atomic import check_writable, read, user_errors, write_atomic
 from fedweave.own_data import image_files
-from fedweave.prediction import input_description, packing
+from fedweave.prediction import input_description, merging, packing
 from fedweave.prediction.predictor import Predictor
 from fedweave.results import Run
 from fedweave.runs.serving import DeployedModels
@@ -73,7 +73,14 @@ class Program(nn.Module):
 
 
 def export(
-    run: Run, name: str, target: Path, predictor: Predictor, client: Any, seed: int | None, trained: str
+    run: Run,
+    name: str,
+    target: Path,
+    predictor: Predictor,
+    client: Any,
+    seed: int | None,
+    trained: str,
+    merge: bool = True,
 ) -> Path:
     """Write the model of `client` of the run `name`; see `MethodResult.export`. `trained` says on which rows it was.
 
@@ -81,20 +88,24 @@ def export(
         BadInput: an unknown client or seed, or a folder with other content or cannot be written.
     """
     with user_errors():
-        return _export(run, name, target, predictor, client, seed, trained)
+        return _export(run, name, target, predictor, client, seed, trained, merge)
 
 
 def _export(
-    run: Run, method: str, target: Path, predictor: Predictor, client: Any, seed: int | None, trained: str
+    run: Run, method: str, target: Path, predictor: Predictor, client: Any, seed: int | None, trained: str, merge: bool
 ) -> Path:
     position = predictor.position(client)
     name, seed = predictor.names[position], predictor.models.select_seed(seed)
     identity = {"method": run.label, "data": run.info["dataset"], "client": name}
     _check_target(target, identity)
     model = predictor.models.select_model(seed, position)
-    weights, spec = flatten(model)
     about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
-    program, reason = _export_program(predictor, spec, weights, position, about)
+    program, weights = None, dict[str, Tensor]()
+    if merged := merge and merging.has_adapters(predictor.models):
+        weights, program, reason = _export_program(predictor, *merging.merge_adapters(predictor.models, model), about)
+    if program is None:  # fedweave itself runs the layers that it trained
+        merged = False
+        weights, program, reason = _export_program(predictor, predictor.models, model, about)
     if program is None and "code" in run.info["spec"]["task"]["model"]:
         raise BadInput(
             "export",
@@ -113,6 +124,8 @@ def _export(
     else:
         torch.export.save(program, target / exported_model.PROGRAM)
     about |= {"program": program is not None, "no_program": reason, "versions": _versions(about)}
+    if merging.has_adapters(predictor.models):
+        about["adapter"] = "merged" if merged else "kept"
     about |= {"trained": trained, **identity, "metric": run.info["metric"]}
     _write_files(target, about)
     # The last file: its presence marks a complete export.
@@ -193,10 +206,14 @@ def _describe_columns(predictor: Predictor, client: int) -> Any:
 
 
 def _export_program(
-    predictor: Predictor, spec: Any, weights: dict[str, Tensor], client: int, about: dict[str, Any]
-) -> tuple[torch.export.ExportedProgram | None, str]:
-    """The model as a program of PyTorch; None, and why, where PyTorch cannot make one with the same outputs."""
-    module = Program(predictor.models, spec, [*weights], client)
+    predictor: Predictor, models: DeployedModels, model: Tree, about: dict[str, Any]
+) -> tuple[dict[str, Tensor], torch.export.ExportedProgram | None, str]:
+    """(weights, the model as a program of PyTorch over them, ""); None, and why, where PyTorch cannot make one.
+
+    The program has the same outputs as the model.
+    """
+    weights, spec = flatten(model)
+    module = Program(models, spec, [*weights], about["position"])
     count = about["nodes"] or 3
     shape = about["shape"] if about["kind"] == "series" else predictor.about["stored"]
     x = torch.zeros(count, *shape)
@@ -211,8 +228,12 @@ def _export_program(
             large_batch = x if rows is None else torch.zeros(exported_model.MAX_ROWS, *shape)
             agrees = torch.allclose(program.module()(weights, large_batch), module(weights, large_batch), atol=1e-6)
     except Exception as error:  # models that PyTorch cannot trace raise errors of any type
-        return None, " ".join(f"{type(error).__name__}: {error}".split("Suggested fixes")[0].split())[:MAX_REASON]
-    return (program, "") if agrees else (None, "its outputs differ from the model's")
+        return (
+            weights,
+            None,
+            " ".join(f"{type(error).__name__}: {error}".split("Suggested fixes")[0].split())[:MAX_REASON],
+        )
+    return (weights, program, "") if agrees else (weights, None, "its outputs differ from the model's")
 
 
 def run_weights(folder: Path) -> Any:

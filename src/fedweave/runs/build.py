@@ -22,7 +22,7 @@ from fedweave.engine.protocol import Method
 from fedweave.engine.records import Settings
 from fedweave.engine.schedule import evaluation_sample
 from fedweave.errors import BadInput
-from fedweave.families.base import check_local_names, check_shared_part
+from fedweave.families.base import check_adapters, check_local_names, check_shared_part
 from fedweave.graphs.weights import is_recordable
 from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.processes.parallel import allocate_workers, cores, keep_memory
@@ -164,6 +164,7 @@ def build_method(run: RunSpec, inputs: Inputs, where: str = str(PARAMS)) -> Meth
     method = objects.build_method(run, task, where)
     check_local_names(method)
     checks.check_method(run, method, f"{where}: runs.{run.key}", task.capabilities)
+    check_adapters(method, f"{where}: runs.{run.key}")
     check_shared_part(method, run.task.model["name"], f"{where}: runs.{run.key}")
     return method
 
@@ -193,6 +194,8 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
     federation = federations.add_attackers(federation, run.task)
     if run.train.class_weights:
         federation = federations.add_balanced_weights(federation)
+    if ranks := method.task.adapter_ranks:
+        federation = federations.add_adapter_ranks(federation, ranks)
     federation = replace(federation, evaluated=evaluated)
     row_checks.check_metric(run, dataset, partition)
     row_checks.check_validation(run, method, federation)

@@ -1,5 +1,6 @@
 """From a data set and its partition to the federation that a run trains on."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import Tensor
 from fedweave import data
 from fedweave.data import Dataset, Partition
 from fedweave.engine import subgraphs
+from fedweave.engine.adapter_ranks import RANKS
 from fedweave.engine.clients import Clients, balanced_weights, check_clients, pad_rows
 from fedweave.study.config import construct
 from fedweave.study.schema import TaskSpec
@@ -107,6 +109,12 @@ def add_balanced_weights(federation: Clients) -> Clients:
         weights.append(balanced_weights((y if shared else y[i])[rows[rows >= 0]], classes))
     stacked = torch.stack(weights).to(federation.sizes.dtype)
     return replace(federation, own={**federation.own, "class_weight": stacked})
+
+
+def add_adapter_ranks(federation: Clients, ranks: Sequence[int]) -> Clients:
+    """`federation` with the rank of every client's adapters, `ranks` again from the first after the last, int64 [N]."""
+    by_client = torch.tensor(ranks)[torch.arange(federation.clients) % len(ranks)]
+    return replace(federation, own={**federation.own, RANKS: by_client})
 
 
 def cohorts(run: RunSpec, federation: Clients) -> dict[str, list[int]]:

@@ -79,5 +79,7 @@ def check(run: RunSpec, method: Method) -> None:
         _refuse(run.key, run.method, reason)
     if run.task.attack is not None:
         raise BadInput(f"{subject}: attack", f"{run.task.attack} simulates hostile clients; leave it out")
+    if method.task.adapter_ranks:
+        raise BadInput(f"{subject}: model.adapter.ranks", "hosts have adapters of one rank; leave it out")
     if "code" in run.task.model:
         raise BadInput(f"{subject}: model", "a module without a name cannot be sent; register it with @fedweave.model")

@@ -3,16 +3,22 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from itertools import accumulate
 from typing import Annotated, Any, ClassVar, Literal
 
 from torch import nn
 
 from fedweave.errors import BadInput, choose, format_value, suggest
 from fedweave.models.adapters.low_rank import adapter_name, add_low_rank, matrix_shape
-from fedweave.models.base import CONSTANTS, add_constants, find_norms, has_running_moments, make_constants
-from fedweave.settings import Positive, Size
+from fedweave.models.base import (
+    CONSTANTS,
+    add_constants,
+    find_norms,
+    has_running_moments,
+    is_named,
+    make_constants,
+    parts,
+)
+from fedweave.settings import AtLeast, Positive, Size
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 Block = str | Mapping[str, Any] | None
@@ -74,6 +80,12 @@ class Lora(TrainedPart):
     """Matrices A and B of low rank for weights W: the layer uses W + (alpha / rank) B A (LoRA)."""
 
     rank: Annotated[Size, "columns of B, rows of A"] = 4
+    ranks: Annotated[
+        list[int] | None,
+        AtLeast(1),
+        "ranks of the clients in their order, from the first again after the last, at most `rank`; null: all have "
+        "`rank`",
+    ] = None
     alpha: Annotated[Positive | None, "the change of a weight is alpha / rank times B A; null: twice the rank"] = None
     targets: Annotated[
         list[str] | None,
@@ -83,6 +95,11 @@ class Lora(TrainedPart):
     trains: Annotated[
         Literal["both", "B"], "both, or B alone over one random A for all clients (FFA-LoRA, arXiv:2403.12313)"
     ] = "both"
+    mix: Annotated[
+        Literal["factors", "product"],
+        "what a server mixes: A and B, or B A, of which it takes the nearest factors of the rank (one singular value "
+        "decomposition per adapter and mixture)",
+    ] = "factors"
 
     @property
     def scale(self) -> float:
@@ -90,6 +107,8 @@ class Lora(TrainedPart):
         return 2.0 if self.alpha is None else self.alpha / self.rank
 
     def select(self, network: nn.Module, head: tuple[str, ...], where: str) -> set[str]:
+        if (largest := max(self.ranks or [0])) > self.rank:
+            raise BadInput(f"{where}.ranks", f"{largest} is above rank: {self.rank}, which is the largest; raise rank")
         weights = _find_weights(network, head)
         if self.targets is None:
             shared = _find_shared(network)
@@ -108,7 +127,8 @@ class Lora(TrainedPart):
         for path in chosen:
             by_layer.setdefault(path.rpartition(".")[0], []).append(weights[path][1])
         for path, names in by_layer.items():
-            add_low_rank(network.get_submodule(path), names, self.rank, self.scale, self.trains == "both")
+            layer, trains_a = network.get_submodule(path), self.trains == "both"
+            add_low_rank(layer, names, self.rank, self.scale, trains_a=trains_a, mix=self.mix, ranks=self.ranks)
         factors = ("A", "B") if self.trains == "both" else ("B",)
         return {
             f"{path}.{adapter_name(name)}.{factor}"
@@ -207,11 +227,6 @@ def _find_shared(network: nn.Module) -> dict[str, str]:
     return {name: same[name == same[0]] for same in names.values() if len(same) > 1 for name in same}
 
 
-def _parts(path: str) -> list[str]:
-    """The modules around a tensor, from the outside, and the tensor itself."""
-    return list(accumulate(path.split("."), lambda outer, inner: f"{outer}.{inner}"))
-
-
 def _match(targets: list[str], weights: Weights, network: nn.Module, head: tuple[str, ...], where: str) -> list[str]:
     """The weights that `targets` name.
 
@@ -221,12 +236,12 @@ def _match(targets: list[str], weights: Weights, network: nn.Module, head: tuple
     shared, chosen = _find_shared(network), dict[str, None]()
     for target in targets:
         key, text = f"{where}.targets", format_value(target)
-        found = [path for path in weights if _is_named(path, target)]
+        found = [path for path in weights if is_named(path, target)]
         if not found:
-            if any(_is_named(name, target) for name in _inside((name for name, _ in network.named_parameters()), head)):
+            if any(is_named(name, target) for name in _inside((name for name, _ in network.named_parameters()), head)):
                 raise BadInput(key, f"{text} is the head, which is trained whole; leave it out")
             layers = dict.fromkeys(path.rpartition(".")[0] for path in weights)
-            similar = suggest(target, {part for layer in layers for part in _parts(layer)})
+            similar = suggest(target, {part for layer in layers for part in parts(layer)})
             raise BadInput(key, f"{text} names no layer with a weight; {similar}choices: {', '.join(layers) or 'none'}")
         for path in found:
             if path in shared:
@@ -236,8 +251,3 @@ def _match(targets: list[str], weights: Weights, network: nn.Module, head: tuple
                 )
         chosen |= dict.fromkeys(found)
     return [path for path in weights if path in chosen]
-
-
-def _is_named(path: str, target: str) -> bool:
-    """Whether `target` names a tensor or one of the modules around it."""
-    return any(fnmatchcase(part, pattern) for part in _parts(path) for pattern in (target, f"*.{target}"))

@@ -4,7 +4,7 @@ A layer keeps the names and the values of its weights. They are read as adapted 
 layer itself, or a function such as `F.multi_head_attention_forward`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,15 +19,32 @@ class LowRank(nn.Module):
     """A change of low rank of a weight [out, ...], which is read as a matrix [out, in]: scale · B A.
 
     A [rank, in] is drawn as a linear layer is, and B [out, rank] is 0, so that training begins with the frozen weight.
+
+    Attributes:
+        mix: what servers mix of several clients, "factors" or "product".
+        ranks: of the clients, if they differ.
     """
 
-    def __init__(self, weight: Tensor, rank: int, scale: float, trains_a: bool = True) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        rank: int,
+        scale: float,
+        trains_a: bool = True,
+        mix: str = "factors",
+        ranks: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
         rows, columns = matrix_shape(weight)
         self.A = nn.Parameter(weight.new_empty(rank, columns), requires_grad=trains_a)
         self.B = nn.Parameter(weight.new_zeros(rows, rank))
-        self.scale = scale
+        self.scale, self.mix, self.ranks = scale, mix, ranks
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw A anew; B is 0."""
         nn.init.kaiming_uniform_(self.A, a=5**0.5)
+        nn.init.zeros_(self.B)
 
     def forward(self) -> Tensor:
         """The change [out, in]."""
@@ -54,13 +71,13 @@ def adapter_name(weight: str) -> str:
     return weight.replace("weight", "lora")
 
 
-def add_low_rank(layer: nn.Module, names: Iterable[str], rank: int, scale: float, trains_a: bool = True) -> None:
-    """Freeze the weights `names` of `layer`, and give each a `LowRank` as a part of the layer."""
+def add_low_rank(layer: nn.Module, names: Iterable[str], rank: int, scale: float, **options: Any) -> None:
+    """Freeze the weights `names` of `layer`, and give each a `LowRank` with `options` as a part of the layer."""
     kind, names = type(layer), tuple(names)
     for name in names:
         weight = layer.get_parameter(name) if name in layer._parameters else layer.get_buffer(name)
         weight.requires_grad_(False)
-        layer.add_module(adapter_name(name), LowRank(weight, rank, scale, trains_a))
+        layer.add_module(adapter_name(name), LowRank(weight, rank, scale, **options))
     make_constants(layer)
     attributes: dict[str, Any] = {name: property(partial(_adapted_weight, name)) for name in names}
     if kind.forward in FACTORED and getattr(layer, "max_norm", None) is None:

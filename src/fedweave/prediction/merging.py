@@ -1,0 +1,60 @@
+"""A client's model with its adapters added to the weights: the layers, names and outputs of the model without them."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedweave.client.task import Task
+from fedweave.models import ClientModel
+from fedweave.models.adapters import low_ranks, merge
+from fedweave.runs.serving import DeployedModels
+from fedweave.tensors.seeding import use_seed
+from fedweave.tensors.trees import Params, Tree, omit
+
+
+def has_adapters(models: DeployedModels) -> bool:
+    """Whether clients have low-rank adapters."""
+    return models.method.has_models and bool(low_ranks(models.method.task.template))
+
+
+def merge_adapters(models: DeployedModels, model: Tree) -> tuple[DeployedModels, Tree]:
+    """(models whose layers have no adapters, `model` for these layers: with every weight, those of the body too)."""
+    task = models.method.task
+    plain = _build(task)
+    merge(plain)
+    method = replace(models.method, task=replace(task, build=lambda: plain))
+    return replace(models, method=method), _merge_tree(task, model)
+
+
+def _build(task: Task) -> ClientModel:
+    """A module as the template of `task`, with its constants."""
+    with use_seed(0):
+        return task.build().to(task.dtype)
+
+
+def _tensors(module: ClientModel) -> Params:
+    """Parameters and buffers of `module`, by name."""
+    return {name: value.detach() for name, value in [*module.named_parameters(), *module.named_buffers()]}
+
+
+def _merge_tree(task: Task, tree: Tree) -> Tree:
+    """`tree` with every model in it merged; a method may keep several, also with a word before their names."""
+    if isinstance(tree, Tensor):
+        return tree
+    first = task.params[0]
+    words = [key.removesuffix(first) for key in tree if key.endswith(first)]
+    words = [word for word in words if all(word + name in tree for name in task.names)]
+    if not words:
+        return {name: _merge_tree(task, part) for name, part in tree.items()}
+    rest = omit(tree, [word + name for word in words for name in task.names])
+    models = {word: _merge_model(task, {name: tree[word + name] for name in task.names}) for word in words}
+    return {**rest, **{word + name: value for word, model in models.items() for name, value in model.items()}}
+
+
+def _merge_model(task: Task, model: Params) -> Params:
+    module = _build(task)
+    tensors = _tensors(module)
+    for name, value in model.items():
+        tensors[name].copy_(value)
+    merge(module)
+    return _tensors(module)
