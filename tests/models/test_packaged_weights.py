@@ -1,5 +1,6 @@
 """Weights inside of packages as frozen bodies: read where they are installed, one for all clients."""
 
+import os
 import re
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hosts import Hosts, planned, same
 from safetensors.torch import save_file
 
 import fedweave as fw
@@ -130,3 +132,21 @@ def test_the_voice_of_the_page_is_the_network_of_the_package() -> None:
         found = voice.features(torch.nn.functional.pad(sound, (64, 0))).relu()
         logit = found @ state["decoder.decoder.2.weight"][0] + state["decoder.decoder.2.bias"]
         torch.testing.assert_close(logit.sigmoid(), theirs(sound, 16000), rtol=1e-3, atol=1e-4)
+
+
+def test_separate_hosts_read_their_own_copy_of_the_file(tmp_path: Path) -> None:
+    """With the bits of the simulation; no message has the vectors, and a host with another file refuses to work."""
+    file = tmp_path / "vectors.safetensors"
+    save_file({"embedding.weight": torch.arange(12.0).reshape(4, 3).sin()}, file)
+    rows = np.random.default_rng(0).integers(-1, 4, size=(45, 5))
+    federation = fw.Federation.from_arrays(rows, rows[:, 0] > 1, client=[0, 1, 2] * 15, normalize="none", name="toy")
+    hosts = Hosts(tmp_path / "hosts", planned("fedavg", federation, {"name": "word_vectors", "weights": str(file)}))
+    calls = hosts.calls()
+    assert same(hosts.run(calls).history, hosts.simulation())
+    names = {name for _, request, reply in calls.sent for name in (*request.shared, *reply.upload)}
+    assert "model|fc1.weight" in names
+    assert not any("vectors" in name for name in names)
+    save_file({"embedding.weight": torch.zeros(4, 3)}, file)
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(BadInput, match=r"model\.weights: .*vectors\.safetensors: its digest is .* was trained"):
+        Hosts(tmp_path / "hosts", hosts.planned).node(0)

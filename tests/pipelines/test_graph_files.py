@@ -1,11 +1,13 @@
 """Graphs that a study reads from files and runs: DVC knows the files, and a change of a file trains again."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from dvc.repo import Repo
 from dvc.repo.reproduce import plan_repro
@@ -217,3 +219,31 @@ def test_a_replayed_run_is_trained_first(content: dict[str, Any]) -> None:
     needs = {stage.name: stage.needs for stage in stale_stages()}
     assert "train@digits-own" in needs["train@digits-again"]
     assert "train@digits-own" not in needs["train@digits-other"]
+
+
+def digests(content: dict[str, Any], name: str) -> str:
+    """The output of the stage `graphs` for the entry `name`."""
+    Path("params.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    graphs.main(name)
+    return Path("data/code/packages", f"{name}.csv").read_text()
+
+
+def test_a_changed_file_of_weights_trains_the_runs_that_start_from_it_again(content: dict[str, Any]) -> None:
+    """DVC knows the file; only runs and variants whose model reads it have other digests."""
+    tensors = {"vectors": torch.zeros(4, 3)}
+    torch.save(tensors, "vectors.pt")
+    model = {"name": "word_vectors", "weights": "vectors.pt"}
+    content["tasks"]["texts"] = {**DIGITS, "model": model}
+    content["runs"] |= {"texts-fedavg": {"task": "texts", "method": "fedavg"}}
+    content["ablate"]["start"] = {"run": "digits-own", "variants": {"v": {f"model.{k}": v for k, v in model.items()}}}
+    content["graphs"] = graphs.graph_paths(content)
+    (name,) = (name for name, path in content["graphs"].items() if path == "vectors.pt")
+    before, first = written(content), digests(content, name)
+    torch.save({"vectors": tensors["vectors"] + 1}, "vectors.pt")
+    os.utime("vectors.pt", (1, 1))
+    after = written(content)
+    assert {key for key in before if before[key] != after[key]} == {"texts-fedavg", "start"}
+    assert digests(content, name) != first
+    del content["graphs"][name]
+    with pytest.raises(BadInput, match=r"graphs: vectors\.pt is missing, .* write graphs: \{weights-.*: vectors\.pt\}"):
+        written(content)

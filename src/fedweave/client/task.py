@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedweave.client.augmentation import shift
 from fedweave.client.data import ClientData
+from fedweave.client.frozen_body import has_frozen_body
 from fedweave.client.functional import copy_buffer, invoke
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
@@ -98,6 +99,11 @@ class Task(ABC):
     def names(self) -> frozenset[str]:
         """Names of all parameters and buffers of a model."""
         return frozenset({*self.params, *self.buffers})
+
+    @cached_property
+    def has_frozen_body(self) -> bool:
+        """Whether nothing below the head changes; then it runs as in evaluation during training too."""
+        return has_frozen_body(self.template)
 
     @cached_property
     def layers(self) -> dict[str, tuple[str, ...]]:
@@ -206,7 +212,11 @@ class Task(ABC):
                 f"the model that the method returned lacks {', '.join(sorted(self.names - model.keys()))}; "
                 "every parameter and buffer comes from the server or is kept by the client"
             )
-        return self.call(model, self.batch(data, rows, key), method, key=key, mask=mask)
+        inputs = self.batch(data, rows, key)
+        if key is not None and self.has_frozen_body:
+            features = self.call(model, inputs, "features")
+            return features if method == "features" else self.call(model, features, "classify")
+        return self.call(model, inputs, method, key=key, mask=mask)
 
     @abstractmethod
     def targets(self, data: ClientData, rows: Tensor) -> Tensor:
@@ -273,12 +283,14 @@ class RowClassification(Classification):
 
     Attributes:
         augment: pixels by which training images are shifted at random; half of them are also mirrored. 0: no change.
+        inputs: the array of the rows that the model gets.
     """
 
     augment: int = 0
+    inputs: str = field(default="x", kw_only=True)
 
     def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
-        x = data.arrays["x"]
+        x = data.arrays[self.inputs]
         return x[rows] if key is None or not self.augment else shift(x, rows, self.augment, key)
 
 

@@ -140,7 +140,8 @@ def prepare(run: RunSpec, dataset: Dataset, partition: Partition, seed: int | No
         BadInput: an unknown seed, or a run that cannot be a federation of real hosts.
     """
     chosen = check_seed(run, seed)
-    prepared = build.prepare(replace(run, train=replace(run.train, device="cpu")), dataset, partition).for_seed(chosen)
+    on_cpu = replace(run, train=replace(run.train, device="cpu"))
+    prepared = build.prepare(on_cpu, dataset, partition, features=False).for_seed(chosen)
     support.check(run, prepared.method)
     return replace(prepared, run=replace(run, seeds=(chosen,)))
 

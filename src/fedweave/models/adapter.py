@@ -62,6 +62,10 @@ class AdaptedModel(ClientModel):
         with self._forward_pass(key, mask):
             return self.adapter.call(self.inner, x)
 
+    @property
+    def splits(self) -> bool:
+        return self.adapter.splits
+
     def get_submodule(self, target: str) -> nn.Module:
         """A layer of the module, also one with the name of an attribute of client models, such as "head"."""
         return self.inner.get_submodule(target)

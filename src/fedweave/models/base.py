@@ -43,6 +43,11 @@ class ClientModel(nn.Module, ABC):
     Settings are checked by it, before a model is made. Training looks for the layers themselves (`find_norms`).
     """
 
+    @property
+    def splits(self) -> bool:
+        """Whether the outputs are those of the head on the features."""
+        return True
+
     @classmethod
     def check(cls, options: Mapping[str, Any], where: str) -> None:
         """Refuse `options` of the model that need no data to be seen to be wrong; their types have been checked.

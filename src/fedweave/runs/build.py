@@ -27,7 +27,7 @@ from fedweave.graphs.weights import is_recordable
 from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.processes.parallel import allocate_workers, cores, keep_memory
 from fedweave.registry import users_file
-from fedweave.runs import federations, graph_controls, row_checks, tasks
+from fedweave.runs import federations, frozen_bodies, graph_controls, row_checks, tasks
 from fedweave.runs.inputs import Inputs
 from fedweave.study import checks, objects
 from fedweave.study.spec import PARAMS, RunSpec
@@ -115,7 +115,11 @@ class PreparedRun:
 
 
 def prepare(
-    run: RunSpec, dataset: Dataset, partition: Partition, model: Callable[[], ClientModel] | None = None
+    run: RunSpec,
+    dataset: Dataset,
+    partition: Partition,
+    model: Callable[[], ClientModel] | None = None,
+    features: bool = True,
 ) -> PreparedRun:
     """Build the objects of `run`, and prepare this process for it. All checks that need no training are made here.
 
@@ -123,6 +127,7 @@ def prepare(
 
     Args:
         model: makes client models, instead of the model that the task names.
+        features: whether a frozen body runs once for all rows, before training, see `frozen_bodies`.
 
     Raises:
         BadInput: the data, the model or the device do not fit the settings; one line that names the setting.
@@ -139,7 +144,8 @@ def prepare(
             )
         one_split = replace(run, task=replace(run.task, partition=splits[i]))
         evaluated = evaluation_sample(splits[0]["seed"], torch.arange(partition.clients), run.evaluate.clients)
-        return replace(_prepare_split(one_split, Inputs(dataset, own_partition, model), evaluated, device), run=run)
+        prepared = _prepare_split(one_split, Inputs(dataset, own_partition, model), evaluated, device, features)
+        return replace(prepared, run=run)
 
     first = prepare_split(0)
     if len(splits) == 1:
@@ -177,7 +183,7 @@ def check_on_data(run: RunSpec, where: str, inputs: Inputs) -> None:
     row_checks.check_metric(run, inputs.dataset, inputs.partition)
 
 
-def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, device: str) -> PreparedRun:
+def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, device: str, features: bool) -> PreparedRun:
     """The objects of `run` on one split; `evaluated` are the clients that are evaluated, bool [N], or None for all."""
     dataset, partition, place = inputs.dataset, inputs.partition, f"runs.{run.key}"
     method = build_method(run, inputs)
@@ -203,6 +209,9 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
 
     set_precision(device, run.train.precision == "tf32")
     keep_memory()
+    task = method.task
+    if features:
+        method, federation = frozen_bodies.run_once(method, federation, device)
     train = run.train
     steps = train.rounds * (train.steps or train.epochs)
     executor = (
@@ -229,7 +238,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         check_memory(prepared)
     name = run.task.model["name"]
     if inputs.model is None and dataset.kind == "images" and users_file(MODELS[name]):
-        try_model(method.task, dataset, partition, name, prepared.executor)
+        try_model(task, dataset, partition, name, prepared.executor)
     return prepared
 
 
