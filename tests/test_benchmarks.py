@@ -4,9 +4,7 @@ import ast
 import itertools
 import json
 import os
-import platform
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import benchmarks.__main__ as bench
-from benchmarks import amd, contestant, gpu, growth, limits, peers, raw, scale, shares
+from benchmarks import contestant, gpu, growth, limits, peers, raw, scale, shares
 from benchmarks.workloads import WORKLOADS, images
 from fedweave.engine.engine import run_round
 from fedweave.engine.executors import Batched, Loop
@@ -128,26 +126,6 @@ def test_an_unknown_workload_and_a_failed_raw_limit_are_reported_in_one_line(
     monkeypatch.setattr(bench, "measure", lambda *_: "no memory")
     with pytest.raises(SystemExit, match="mlp: the raw limit was not measured"):
         bench.compare("mlp", 1, 2, 1)
-
-
-PRODUCTS = "import sys, torch; torch.manual_seed(0); a = torch.randn(64, 99); torch.save(a @ a.T, sys.argv[1])"
-
-
-@pytest.mark.skipif(
-    platform.machine() != "x86_64" or not shutil.which("cc"), reason="needs an x86-64 processor and a C compiler"
-)
-def test_the_library_for_amd_processors_is_that_of_the_page_and_gives_the_same_products(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
-    assert f"echo '{amd.SOURCE}' | {' '.join(amd.COMPILER)} {amd.build(tmp_path).name} -" in page
-    products = []
-    for preload in ("", str(tmp_path / "mkl_on_amd.so")):
-        file = tmp_path / f"{len(products)}.pt"
-        command = [sys.executable, "-c", PRODUCTS, str(file)]
-        environment = os.environ | {"LD_PRELOAD": preload}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert not done.stderr
-        products.append(torch.load(file))
-    torch.testing.assert_close(products[1], products[0])
 
 
 @pytest.mark.acceptance

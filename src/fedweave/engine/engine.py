@@ -27,6 +27,7 @@ from fedweave.engine.start import add_newcomers, begin, hand_over, initial_model
 from fedweave.engine.timeline import Timeline
 from fedweave.engine.uploads import deliver, protect_uploads, reference
 from fedweave.tensors import recordings, trees
+from fedweave.tensors.products import use_fast_products
 from fedweave.tensors.storage import use_storage
 from fedweave.tensors.trees import Tree
 
@@ -76,7 +77,8 @@ def train(
         return result, memory.states if memory else {}
 
     clients, states = trees.take(state.clients, ids), trees.take(state.optimizers, ids)
-    with guard_call(method, "client_update", shared=shared, own=own, client=clients, data=data_of(cohort)):
+    guard = guard_call(method, "client_update", shared=shared, own=own, client=clients, data=data_of(cohort))
+    with guard, use_fast_products([*method.network.parameters()]):
         return LocalRound(shared, own, *executor.map(update, (own, clients, states), cohort))
 
 

@@ -17,6 +17,7 @@ from fedweave.engine.uploads import finite_rows
 from fedweave.graphs.quality import MEANING, quality
 from fedweave.graphs.weights import is_recordable
 from fedweave.tensors import trees
+from fedweave.tensors.products import use_fast_products
 from fedweave.tensors.trees import Tree
 
 
@@ -69,7 +70,8 @@ def _scores(method: Method, models: Tree, executor: Executor, cohort: Cohort) ->
             "test": method.task.score(outputs[len(val) :], data, test, shared_test=True),
         }
 
-    with guard_call(method, "predict", model=models, data=data_of(cohort)):
+    guard = guard_call(method, "predict", model=models, data=data_of(cohort))
+    with guard, use_fast_products([*method.network.parameters()]):
         if method.task.scoring is not None:
             return predictions.scores(method, models, executor, cohort)
         return executor.map(score, (models,), cohort)

@@ -5,6 +5,7 @@ from torch import Tensor
 from fedweave.engine.guards import states
 from fedweave.engine.guards.hook_calls import guard_call
 from fedweave.engine.protocol import Method, Server, Stage, Start
+from fedweave.tensors.products import use_fast_products
 from fedweave.tensors.trees import Tree
 
 
@@ -37,7 +38,7 @@ def admit(method: Method, server: Server, enrolled: Tree, newcomers: int, start:
 
 def download(method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
     """What the clients `ids` [P] get: (for all of them, for each [P, ...])."""
-    with guard_call(method, "download", server=server, ids=ids):
+    with guard_call(method, "download", server=server, ids=ids), use_fast_products(server):
         downloads = method.download(server, ids)
     states.check_downloads(type(method).__name__, downloads, len(ids))
     return downloads
@@ -51,7 +52,7 @@ def aggregate(method: Method, server: Server, senders: Tensor, uploads: Tree, we
         own: downloads of each client of the round, which the method may have made them from.
     """
     given = {"server": server, "ids": senders, "uploads": uploads, "weights": weights, "downloads": own}
-    with guard_call(method, "aggregate", **given):
+    with guard_call(method, "aggregate", **given), use_fast_products(server, uploads):
         new_server = method.aggregate(server, senders, uploads, weights)
     states.check_server(type(method).__name__, server, new_server)
     return new_server
