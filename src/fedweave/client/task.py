@@ -15,6 +15,7 @@ from torch import Tensor
 from fedweave.client.augmentation import shift
 from fedweave.client.data import ClientData
 from fedweave.client.functional import copy_buffer, invoke
+from fedweave.client.kernel_forward import run_forward
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
@@ -152,7 +153,7 @@ class Task(ABC):
         # `shape` stays symbolic when the model is exported; `len` and `split` would fix the number of rows.
         parts = [rows] if rows.shape[0] <= CHUNK else rows.split(CHUNK)
         with torch.no_grad():
-            return torch.cat([run(part) for part in parts])
+            return torch.cat([run_forward(run, part) for part in parts])
 
     @property
     def capabilities(self) -> frozenset[str]:
