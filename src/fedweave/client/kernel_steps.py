@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fedweave.client.execution_mode import PLAIN, use_mode
 from fedweave.client.loss_check import check_loss
 from fedweave.client.step_records import Stacks, Steps, StepSettings
 from fedweave.tensors import lowering, native, trees
@@ -61,14 +62,14 @@ def _find_program(
     signature = (settings.key, str(spec), tuple((part.shape, part.dtype) for part in parts))
     if signature not in _PROGRAMS and len(_PROGRAMS) < LIMIT:
         try:
-            _PROGRAMS[signature] = _record_step(settings, spec, len(leaves), [_own(part) for part in parts], real)
+            _PROGRAMS[signature] = _record_step(settings, spec, len(leaves), [own_memory(part) for part in parts], real)
         except Unsupported as error:
             warnings.warn(f"steps run without the kernel: {error}", stacklevel=2)
             _PROGRAMS[signature] = None
     return _PROGRAMS.get(signature)
 
 
-def _own(part: Tensor) -> Tensor:
+def own_memory(part: Tensor) -> Tensor:
     """`part` in a memory of its own; large data that all clients share are not copied."""
     whole = part.untyped_storage().nbytes() == part.nbytes
     return part.detach() if whole and part.nbytes > 2**16 else part.clone(memory_format=torch.contiguous_format)
@@ -95,4 +96,5 @@ def _record_step(
         after = Stacks(new, new_state, {**rest, **{name: buffer[0].detach() for name, buffer in buffers.items()}})
         return [value[0].detach(), *tree_flatten(after)[0]]
 
-    return lowering.record(step, inputs, 1, real)
+    with use_mode(PLAIN):
+        return lowering.record(step, inputs, 1, real)

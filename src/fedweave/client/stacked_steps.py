@@ -5,10 +5,6 @@ mapped. Plain autograd gives the gradients of all clients at once: the gradient 
 gradient of every client. The step works on whole stacks.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fedweave.client.execution_mode import current_mode
 from fedweave.client.kernel_steps import take_kernel_steps
 from fedweave.client.loss_check import check_loss
 from fedweave.client.step_records import Stacks, Steps, StepSettings
@@ -26,32 +23,9 @@ from fedweave.tensors.gradients import by_name
 from fedweave.tensors.trees import Params
 
 
-@dataclass(frozen=True)
-class ExecutionMode:
-    """How stacked steps run: by a `kernel`, client after client; `compiled`; `recorded` as a CUDA graph, on a GPU."""
-
-    kernel: bool = False
-    compiled: bool = False
-    recorded: bool = False
-
-
-PLAIN = ExecutionMode()
-_MODE: ContextVar[ExecutionMode] = ContextVar("mode", default=PLAIN)
-
-
-@contextmanager
-def use_mode(mode: ExecutionMode) -> Iterator[None]:
-    """Run stacked steps in `mode` inside this block."""
-    token = _MODE.set(mode)
-    try:
-        yield
-    finally:
-        _MODE.reset(token)
-
-
 def take_steps(settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
     """All steps, and the loss [K, P] of each. The stacks may be written to."""
-    mode = _MODE.get()
+    mode = current_mode()
     if mode.kernel and (result := take_kernel_steps(settings, stacks, steps, captured)):
         return result
     with use_products(steps.rows.device.type):  # entered again, because leaving the transform has switched it off

@@ -17,6 +17,7 @@ from fedweave.client.augmentation import shift
 from fedweave.client.data import ClientData
 from fedweave.client.frozen_body import has_frozen_body
 from fedweave.client.functional import copy_buffer, invoke
+from fedweave.client.kernel_forward import run_forward
 from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
@@ -182,7 +183,7 @@ class Task(ABC):
         # `shape` stays symbolic when the model is exported; `len` and `split` would fix the number of rows.
         parts = [rows] if rows.shape[0] <= CHUNK else rows.split(CHUNK)
         with torch.no_grad():
-            return torch.cat([run(part) for part in parts])
+            return torch.cat([run_forward(run, part) for part in parts])
 
     @property
     def capabilities(self) -> frozenset[str]:

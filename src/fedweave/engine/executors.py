@@ -16,7 +16,7 @@ from torch import nn
 from torch.func import vmap
 
 from fedweave.client.data import ClientData
-from fedweave.client.stacked_steps import ExecutionMode, use_mode
+from fedweave.client.execution_mode import ExecutionMode, use_mode
 from fedweave.engine.clients import Cohort
 from fedweave.engine.guards import draws_and_names as guards
 from fedweave.errors import BadInput

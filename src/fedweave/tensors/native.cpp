@@ -311,17 +311,16 @@ struct Matrix {
   Int row, column;  // strides
 };
 
-// ROWS x (C vectors) of a product, in registers; `n` columns are written.
-template <int R, int C> static void tile(Matrix a, const Real* b, Int ldb, Real* o, Int ldo, const Real* add, Int lda, Int k, Int n) {
+// R x (C vectors) of a product, in registers; `n` columns are written. `below` rows of the result are written later.
+template <int R, int C> static void tile(Matrix a, const Real* b, Int ldb, Real* o, Int ldo, const Real* add, Int lda, Int k, Int n, Int below) {
   Vector sums[R][C] = {};
-  Real edge[C * LANES];
+  Real edge[C * LANES] = {};
   const bool whole = n == C * LANES;
   if (add)
     for (int r = 0; r < R; r++) {
       const Real* from = add + r * lda;
       if (!whole) {
-        std::copy(from, from + n, edge);
-        std::fill(edge + n, edge + C * LANES, Real(0));
+        if (lda || !r) std::copy(from, from + n, edge);
         from = edge;
       }
       for (int v = 0; v < C; v++) sums[r][v] = *reinterpret_cast<const Vector*>(from + v * LANES);
@@ -335,9 +334,11 @@ template <int R, int C> static void tile(Matrix a, const Real* b, Int ldb, Real*
     }
   }
   for (int r = 0; r < R; r++) {
-    Real* to = whole ? o + r * ldo : edge;
+    // Where rows have no gaps between them, a row may run into the next ones.
+    const bool fits = whole || (ldo == n && (R - r + below) * n >= C * LANES);
+    Real* to = fits ? o + r * ldo : edge;
     for (int v = 0; v < C; v++) *reinterpret_cast<Vector*>(to + v * LANES) = sums[r][v];
-    if (!whole) std::copy(edge, edge + n, o + r * ldo);
+    if (!fits) std::copy(edge, edge + n, o + r * ldo);
   }
 }
 
@@ -345,7 +346,7 @@ template <int C> static void columns(Matrix a, const Real* b, Int ldb, Real* o, 
   Int i = 0;
   auto run = [&](auto rows, auto step) {
     for (; i + rows <= m; i += rows)
-      step({a.at + i * a.row, a.row, a.column}, b, ldb, o + i * ldo, ldo, add ? add + i * lda : nullptr, lda, k, n);
+      step({a.at + i * a.row, a.row, a.column}, b, ldb, o + i * ldo, ldo, add ? add + i * lda : nullptr, lda, k, n, m - i - rows);
   };
   run(ROWS, tile<ROWS, C>);
   run(4, tile<4, C>);

@@ -1,0 +1,34 @@
+"""How stacked clients are computed, for code far below the executor."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ExecutionMode:
+    """How stacked steps run: by a `kernel`, client after client; `compiled`; `recorded` as a CUDA graph, on a GPU."""
+
+    kernel: bool = False
+    compiled: bool = False
+    recorded: bool = False
+
+
+PLAIN = ExecutionMode()
+_MODE: ContextVar[ExecutionMode] = ContextVar("mode", default=PLAIN)
+
+
+@contextmanager
+def use_mode(mode: ExecutionMode) -> Iterator[None]:
+    """Run stacked steps in `mode` inside this block."""
+    token = _MODE.set(mode)
+    try:
+        yield
+    finally:
+        _MODE.reset(token)
+
+
+def current_mode() -> ExecutionMode:
+    """The mode of the innermost block."""
+    return _MODE.get()

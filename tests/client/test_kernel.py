@@ -1,0 +1,141 @@
+"""The kernel in training and evaluation: programs, solvers, what it does not cover, and the folder of its code."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from fedweave.client import kernel_forward, kernel_steps
+from fedweave.client.solvers import SGD, Adam, Solver
+from fedweave.engine.engine import run, run_round
+from fedweave.engine.evaluation import evaluate
+from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.records import Report, Settings
+from fedweave.engine.start import begin
+from fedweave.errors import BadInput
+from fedweave.files import stored
+from fedweave.models.mlp import MLP
+from fedweave.tensors import native
+from fedweave.testing.contract import CLOSE, SOME, assert_close
+
+pytestmark = pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
+KERNEL = Batched(kernel=True)
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[Any, Any]]:
+    """No programs of earlier tests: those of steps, and those of forward passes."""
+    found: dict[str, dict[Any, Any]] = {"steps": {}, "forward": {}}
+    monkeypatch.setattr(kernel_steps, "_PROGRAMS", found["steps"])
+    monkeypatch.setattr(kernel_forward, "_PROGRAMS", found["forward"])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["rows", "series"])
+def test_training_and_evaluation_use_one_program_each_for_all_rounds(
+    kind: str, programs: dict[str, dict[Any, Any]]
+) -> None:
+    task, federation = (make() for make in tiny.TASKS[kind])
+    reports = [*run(tiny.method("fedavg", task, kind), federation, Settings(rounds=3, seed=1), KERNEL)]
+    assert len(reports) == 3
+    assert [len(of_one_kind) for of_one_kind in programs.values()] == [1, 1]
+    assert all(program is not None for of_one_kind in programs.values() for program in of_one_kind.values())
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        SGD(lr=0.1, momentum=0.9, weight_decay=0.01),
+        SGD(lr=0.1, clip=0.2),
+        Adam(lr=0.01, weight_decay=0.1),
+        Adam(lr=0.01, clip=0.2),
+    ],
+)
+@pytest.mark.parametrize("name", ["fedprox", "fedrep"])
+def test_solvers_agree_with_the_loop(name: str, solver: Solver, programs: dict[str, dict[Any, Any]]) -> None:
+    """A proximal term, two phases of training, and optimisers that are kept over rounds."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = replace(tiny.method(name, task, "rows"), solver=solver)
+    method = replace(method, training=replace(method.training, keep_optimizer=True))
+    loop, kernel = ([*run(method, federation, SOME, executor)][-1] for executor in (Loop(), KERNEL))
+    assert_close(kernel.state, loop.state, CLOSE)
+    assert None not in programs["steps"].values()
+
+
+def test_two_rounds_have_the_same_bits_in_any_chunks() -> None:
+    """A client's result does not depend on the other clients."""
+
+    def last(chunk: int) -> Report:
+        task, federation = (make() for make in tiny.TASKS["rows"])
+        return [*run(tiny.method("ditto", task, "rows"), federation, SOME, Batched(chunk, kernel=True))][-1]
+
+    assert_close((last(0).state.clients, last(0).loss), (last(2).state.clients, last(1).loss), 0.0)
+
+
+class Smooth(MLP):
+    """A layer that the kernel has no operation for."""
+
+    def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        return super().features(torch.nn.functional.elu(x), key=key, mask=mask)
+
+
+def test_what_is_not_covered_runs_as_stacked_clients_do_and_says_so() -> None:
+    """Steps with one warning; both have the bits of `batched`."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    task = replace(task, build=lambda: Smooth((6,), tiny.CLASSES, hidden=5))
+    method, settings = tiny.method("fedavg", task, "rows"), Settings(rounds=1)
+    state = begin(method, federation, 0, Batched())
+    plain = run_round(method, state, federation, settings, Batched())[0]
+    with pytest.warns(UserWarning, match="steps run without the kernel: aten.elu"):
+        kernel = run_round(method, state, federation, settings, KERNEL)[0]
+    assert_close(kernel, plain, 0.0)
+    scores, others = (evaluate(method, plain, federation, settings, executor)[0] for executor in (Batched(), KERNEL))
+    assert_close(scores, others, 0.0)
+
+
+def test_the_kernel_is_built_once_and_in_another_folder_where_the_first_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def build(command: list[str], **_: Any) -> Any:
+        if "-o" in command:
+            built.append(command[command.index("-o") + 1])
+            Path(built[-1]).write_bytes(b"library")
+        return type("Done", (), {"stdout": "a compiler 1.0"})
+
+    blocked = tmp_path / "file"
+    blocked.touch()
+    monkeypatch.setattr(native.subprocess, "run", build)
+    monkeypatch.setattr(stored, "folder", lambda: blocked / "cache")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    first, second = (native._build("g++", "float") for _ in range(2))
+    assert first == second
+    assert first.parent == tmp_path / "compiled"
+    assert len(built) == 1
+    assert native._build("g++", "double") != first
+
+
+def test_a_compiler_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An explicit `kernel` never runs as something else without a word."""
+    from fedweave.engine.executors import choose_executor
+    from fedweave.models import build
+
+    compiler = tmp_path / "g++"
+    compiler.write_text("#!/bin/sh\necho 'no space left' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setattr(stored, "folder", lambda: tmp_path / "cache")
+    native.load.cache_clear()
+    try:
+        with (
+            pytest.warns(UserWarning, match="is not built with .*: no space left"),
+            pytest.raises(BadInput, match=r"train.executor: 'kernel' needs a C\+\+ compiler that works"),
+        ):
+            choose_executor("kernel", build("mlp", (6,), 2), "cpu")
+    finally:
+        native.load.cache_clear()
