@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-from prefect import State, Task
+from prefect import Flow, State, Task
 from prefect.states import Failed
 
 from fedweave.errors import BadInput
@@ -65,8 +65,8 @@ def fail_in_one_line(function: Callable[P, R]) -> Callable[P, R | State[Any]]:
     return run
 
 
-def call(task: Task[..., Any], *args: Any) -> None:
-    """Run a task in this flow, and raise the error of its state if it fails. A plain call would return the state."""
+def call(task: Task[..., Any] | Flow[..., Any], *args: Any) -> None:
+    """Run a task or a flow in this flow, and raise the error of its state if it fails. A plain call would return it."""
     state: Any = task(*args, return_state=True)
     if not state.is_completed():
         state.result()

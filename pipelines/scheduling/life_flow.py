@@ -1,16 +1,15 @@
 """The Prefect flow of a life: what is new is taken, the deployed models are scored on it, the champion is challenged.
 
-Each step is a command that does what is left, so that a night after a week of downtime takes every delivery in order,
-once, and a run that was killed is made up for by the next one.
+Each step is a flow run of its own, with a table. It is a command that does what is left, so that a night after a week
+of downtime takes every delivery in order, once, and a run that was killed is made up for by the next one.
 """
 
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from prefect import State, flow, task
+from prefect import State, flow
 from prefect.artifacts import create_table_artifact
-from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed
 
 from . import host, notifications
@@ -25,20 +24,29 @@ NEWS = {"quarantined, ": "Quarantined", "drift in ": "Drifting"}  # beginning of
 SHOWN = 30  # entries of a table
 
 
-@task(task_run_name="{step}", cache_policy=NO_CACHE, persist_result=False)
+@flow(name="life-step", flow_run_name="{step} of {life}", persist_result=False)
 @fail_in_one_line
 def perform_step(step: str, life: str) -> State[None]:
-    """Run `fedweave STEP LIFE`; its lines are the log. A delivery that was put aside, or drift, shows in the state."""
+    """Run `fedweave STEP LIFE`; its lines are the log. A delivery that was put aside, or drift, shows in the state.
+
+    Args:
+        step: refresh, evaluate or challenge.
+        life: its folder, in the project.
+    """
+    import fedweave as fw
+
     lines = run_command([sys.executable, "-m", "fedweave.pipelines.commands.main", step, life], {})
     news = [(name, line) for line in lines for start, name in NEWS.items() if line.startswith(start)]
     name, line = news[-1] if news else ("Completed", lines[0] if lines else None)
+    key, rows, description = tables(fw.Lifecycle(Path(life)))[STEPS.index(step)]
+    create_table_artifact(rows, key=f"life-{key}", description=f"{life}: {description}")
     return Completed(name=name, message=line)
 
 
 @flow(name="life", flow_run_name="{life}")
 @fail_in_one_line
 def night(life: str) -> str:
-    """Bring a life up to date: refresh, evaluate, challenge, with a table of each, a page, and an event for drift.
+    """Bring a life up to date: refresh, evaluate, challenge, each with a table; a page, and an event for drift.
 
     Args:
         life: its folder, in the project.
@@ -59,8 +67,6 @@ def night(life: str) -> str:
     for number, sentences in opened.drifts.items():
         if sentences and number not in known:
             notifications.report_drift(life, number, sentences)
-    for key, rows, description in tables(opened):
-        create_table_artifact(rows, key=f"life-{key}", description=f"{life}: {description}")
     return opened.describe_test()
 
 

@@ -1,4 +1,4 @@
-"""A night of a life in Prefect: three steps as tasks, and a table of what arrived, the scores and the roles."""
+"""A night of a life in Prefect: three steps as flow runs, with tables of what arrived, the scores and the roles."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlowRunId
 
 import fedweave as fw
 from fedweave.pipelines.scheduling import notifications
@@ -53,10 +53,11 @@ def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: 
     state = night("life", return_state=True)
     assert state.is_completed(), state.message
     with get_client(sync_client=True) as client:
-        own = FlowRunFilter(id=FlowRunFilterId(any_=[state.state_details.flow_run_id]))
-        runs = {run.name: run for run in client.read_task_runs(flow_run_filter=own)}
+        parent = FlowRunFilterParentFlowRunId(any_=[state.state_details.flow_run_id])
+        own = FlowRunFilter(parent_flow_run_id=parent)
+        runs = {run.name: run for run in client.read_flow_runs(flow_run_filter=own)}
         tables = {one.key: json.loads(str(one.data)) for one in client.read_artifacts(flow_run_filter=own)}
-    assert [runs[step].state_name for step in ("refresh", "evaluate", "challenge")] == [
+    assert [runs[f"{step} of life"].state_name for step in ("refresh", "evaluate", "challenge")] == [
         "Quarantined", "Completed", "Completed",
     ]  # fmt: skip
     assert [row["delivery"] for row in tables["life-deliveries"]] == ["quarantined", 1]
@@ -73,5 +74,5 @@ def test_a_year_finds_what_was_planted_and_nothing_else(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("found: all that was planted, and nothing else\n")
-    assert "Prefect: 3 flow runs, 9 tables" in done.stdout
+    assert "Prefect: 12 flow runs, 9 tables" in done.stdout
     assert "up to date" in done.stdout
