@@ -22,14 +22,14 @@ PAGE = boards.PAGES[0]
 
 def test_boards_show_the_files() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert len(boards.BLOCK.findall(page)) == 3
+    assert len(boards.BLOCK.findall(page)) == 4
     assert boards.fill_blocks(page) == page
     changed = re.sub(r"(\| 1 \| \w+ \| )\d", r"\g<1>1", page)
     assert changed != page
     assert boards.fill_blocks(changed) == page
 
 
-@pytest.mark.parametrize("task", ["shoulder", "digits", "digits-graph"])
+@pytest.mark.parametrize("task", ["shoulder", "digits", "digits-graph", "names"])
 def test_sentences_count_the_rows(task: str) -> None:
     rows = pd.read_csv(boards.FOLDER / "zoo.csv").query("dataset == @task")
     paragraph = next(p for p in PAGE.read_text(encoding="utf-8").split("\n- ") if p.startswith(f"On `{task}`"))
@@ -45,12 +45,29 @@ def test_sentences_count_the_rows(task: str) -> None:
         assert rows.set_index("method")["vs_fedavg_ft"].drop("FedAvg-FT").to_dict() == {
             name: "worse" if name == "FedProto" else "open" for name in means.index.drop("FedAvg-FT")
         }
-        controls = pd.read_csv(boards.FOLDER / "zoo.controls.csv").set_index("control")["mean"]
+        controls = (
+            pd.read_csv(boards.FOLDER / "zoo.controls.csv").query("dataset == @task").set_index("control")["mean"]
+        )
         assert f"has {controls['Boosting of pooled rows']:.1f} %, as much as FedCP" in text
         assert abs(controls["Boosting of pooled rows"] - means["FedCP"]) < 0.1
     if task == "digits":
         assert {*rows["vs_local"].dropna(), *rows["vs_fedavg_ft"].dropna()} == {"open"}
         assert f"{(rows['at_last'] >= 2).sum()} of {len(rows)} rows" in text
+    if task == "names":
+        verdicts = rows.set_index("method")[["vs_local", "vs_fedavg_ft"]]
+        assert f"and {(verdicts['vs_local'] == 'better').sum()} are better" in text
+        assert f"{(means > means['FedAvg-FT']).sum()} have a higher mean than FedAvg-FT" in text
+        worse = verdicts["vs_fedavg_ft"].drop("Local").eq("worse").sum()
+        assert f"none is better, and {worse} are worse" in text
+        assert "better" not in {*verdicts["vs_fedavg_ft"]}
+        late = pd.read_csv(boards.FOLDER / "zoo.newcomers.csv", keep_default_na=False).set_index("method")
+        scores = late["mean"].astype(float)
+        assert (
+            f"For newcomers {(scores > scores['Local']).sum()} have a higher mean than Local ({scores['Local']:.1f} %)"
+            in text
+        )
+        assert f"first {scores.idxmax()} ({scores.max():.1f} %); with {late['clients'].iloc[0]} newcomers" in text
+        assert {*late["vs_local"]} == {"", "open"}
     if task == "digits-graph":
         assert rows["method"].head(4).tolist() == ["FedGTA", "pFedGraph", "SHN", "FED-PUB"]
 
@@ -107,8 +124,9 @@ def test_every_method_has_a_row() -> None:
 
     rows = pd.read_csv(boards.FOLDER / "zoo.csv")
     absent = {cls.label for cls in METHODS.values() if not cls.pools} - set(rows["method"])
-    # A control of pFedGAT, and methods that are newer than these runs.
-    assert absent == {"Direct matrix", "FedDyn", "GPFL", "LG-FedAvg", "MOON", "Partial pooling"}
+    newer = {"FedDyn", "GPFL", "LG-FedAvg", "MOON", "Partial pooling"}
+    assert absent == {"Direct matrix"}  # a control of pFedGAT
+    assert {*rows.loc[rows["method"].isin(newer), "dataset"]} == {"names"}
 
 
 def test_a_part_of_a_study_replaces_its_own_rows_and_has_newcomers(
@@ -129,11 +147,11 @@ def test_a_part_of_a_study_replaces_its_own_rows_and_has_newcomers(
     controls.to_csv(folder / "controls.csv", index=False)
     boards.copy_board("zoo")
     lines = boards.board("zoo", "shoulder").splitlines()
-    assert lines[0].endswith("| MiB | newcomers | newcomers vs Local |")
+    assert "| 95 % interval | newcomers | newcomers vs Local | as received |" in lines[0]
     assert [line.split(" | ")[1] for line in lines[2:4]] == ["FedAMP", "Local"]
     assert {task: boards.board("zoo", task) for task in before} == before
     rows = pd.read_csv(folder / "cohorts.csv").query("reported").set_index("method")["mean"]
-    shown = [float(line.split(" | ")[-2].split(" ± ")[0]) for line in lines[2:4]]
+    shown = [float(line.split(" | ")[4].split(" ± ")[0]) for line in lines[2:4]]
     assert shown == pytest.approx([rows["FedAMP"], rows["Local"]], abs=0.006)
     texts = [path.read_bytes() for path in sorted(boards.FOLDER.iterdir())]
     boards.copy_board("zoo")
@@ -141,7 +159,7 @@ def test_a_part_of_a_study_replaces_its_own_rows_and_has_newcomers(
 
 
 def test_a_missing_board_is_named(monkeypatch, tmp_path) -> None:
-    with pytest.raises(BadInput, match="has no task 'letters', only digits, digits-graph, shoulder"):
+    with pytest.raises(BadInput, match="has no task 'letters', only digits, digits-graph, names, shoulder"):
         boards.board("zoo", "letters")
     with pytest.raises(BadInput, match=r"unknown\.csv: not found; take it with"):
         boards.board("unknown", "digits")

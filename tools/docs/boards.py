@@ -91,7 +91,7 @@ def board(study: str, task: str) -> str:
     rows, controls = (_rows(FOLDER / f"{study}{ending}", task) for ending in FILES)
     cells = [*results.leaderboard_rows(rows), *results.control_rows(controls)]
     late = _late_cells(study, task)
-    columns = COLUMNS | (LATE if late else {})
+    columns = dict([*COLUMNS.items()][:4]) | (LATE if late else {}) | COLUMNS
     lines = [columns, dict.fromkeys(columns, "--:") | {"method": "---"}]
     lines += [line | late.get(line["method"], {}) for line in cells]
     return "".join(f"| {' | '.join(line.get(key, '') for key in columns)} |\n" for line in lines)

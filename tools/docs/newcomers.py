@@ -23,7 +23,8 @@ from tools.pages import markdown, refresh, rewrite, store
 STUDY = "newcomers"
 TABLE, PAGE = Path(f"docs/boards/{STUDY}.csv"), Path(f"docs/{STUDY}.md")
 BLOCK = re.compile(r"(<!-- newcomers: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
-HEADER = ("method", "after their first round", "at the reported round", *(f"vs {control}" for control in CONTROLS))
+POINTS = {JOINED: "after their first round", "pre": "as received", "post": "after training"}
+HEADER = ("method", *POINTS.values(), *(f"vs {control}" for control in CONTROLS))
 
 
 def main(action: str = "") -> None:
@@ -43,21 +44,22 @@ def fill_blocks(page: str) -> str:
 
 
 def table(task: str) -> str:
-    """The table of a task as Markdown, best method first; the last score is that of the method's own point."""
+    """The table of a task as Markdown, best method first; the score of the method's own point is bold."""
     rows = read_table(TABLE, ("task", "method", "point", "mean"), "git restore brings it back", **results.AS_WRITTEN)
     rows = rows[rows["task"] == task]
     reported = rows[rows["reported"]]
     higher = METRICS[reported["metric"].iloc[0]].higher_is_better
-    joined = rows[rows["point"] == JOINED].set_index("method").to_dict("index")
+    cells = {(row["method"], row["point"]): _score(row) for row in rows.to_dict("records")}
     lines: list[Sequence[str]] = [HEADER]
     for row in reported.sort_values("mean", ascending=not higher, kind="stable").to_dict("records"):
         marks = [SYMBOLS.get(row[control_column(control)], "") for control in CONTROLS]
-        lines.append((row["method"], _score(joined[row["method"]]), _score(row), *marks))
+        lines.append((row["method"], *(cells[row["method"], point] for point in POINTS), *marks))
     return markdown(lines)
 
 
 def _score(row: Mapping[str, Any]) -> str:
-    return format_score(row["mean"], row["std"], row["metric"])
+    score = format_score(row["mean"], row["std"], row["metric"])
+    return f"**{score}**" if row["reported"] else score
 
 
 if __name__ == "__main__":
