@@ -117,7 +117,7 @@ class Same(nn.Module):
         return self.out(self.body(x))
 
 
-def draw_rows(val: int) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
+def draw_rows(val: int = ROWS["val"]) -> dict[str, list[tuple[np.ndarray, np.ndarray]]]:
     """Part -> (inputs [n, 4], classes [n]) of each client; each has its own rule and as many rows as the others."""
     counts = {**ROWS, "val": val}
     draws = np.random.default_rng(0)
