@@ -44,11 +44,15 @@ WRITE = 'np.savez(output / client["folder"] / f"test-{k}.npz", outputs=forecast(
 TEXT = '(output / client["folder"] / f"test-{k}.csv").write_text("a,b,c\\n" + ",".join(map(repr, last(x)[0].tolist())))'
 # The input of a window has the first target of the one before it: too late, as its forecast was taken.
 CHEAT = f"{WRITE}\n            if k:\n                " + WRITE.replace("test-{k}", "test-{k - 1}").replace(
-    "forecast(client, x)", "np.repeat(x.reshape(1, -1)[:, -1:], about['outputs'], 1)")  # fmt: skip
+    "forecast(client, x)", "np.repeat(x.reshape(1, -1)[:, -1:], about['outputs'], 1)"
+)
 PROGRAMS = {
-    "npz": LAST, "cheat": LAST.replace(WRITE, CHEAT), "csv": LAST.replace(WRITE, TEXT), "early": START,
+    "npz": LAST,
+    "cheat": LAST.replace(WRITE, CHEAT),
+    "csv": LAST.replace(WRITE, TEXT),
+    "early": START,
     "nan": LAST.replace("outputs=forecast(client, x)", "outputs=forecast(client, x) * (np.nan if k == 2 else 1)"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -73,8 +77,16 @@ def series() -> fw.Federation:
 def compare(federation: fw.Federation, contestants: list, methods: tuple[str, ...] = ("local",)) -> fw.Comparison:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fw.compare(federation, [*methods, *contestants], rounds=1, seeds=1, tune=0, central=False,
-                          evaluate={"select": "last"}, progress=False)  # fmt: skip
+        return fw.compare(
+            federation,
+            [*methods, *contestants],
+            rounds=1,
+            seeds=1,
+            tune=0,
+            central=False,
+            evaluate={"select": "last"},
+            progress=False,
+        )
 
 
 def last_value(task: ContestTask):
