@@ -147,8 +147,9 @@ def test_texts_drift_by_what_the_champion_predicts(tmp_path: Path) -> None:
         share = np.where(site == loud, 0.95, 0.5)
         late = draws.random(1800) < share
         words = [f"{'slow' if one else 'fast'} w{number}x{i}" for i, one in enumerate(late)]
-        return pd.DataFrame({"id": 10_000 * number + np.arange(1800), "site": site, "note": words,
-                             "late": np.where(late, "yes", "no")})  # fmt: skip
+        return pd.DataFrame(
+            {"id": 10_000 * number + np.arange(1800), "site": site, "note": words, "late": np.where(late, "yes", "no")}
+        )
 
     life = begin(tmp_path, columns={"text": {"note": ["slow", "fast"]}}, methods="fedavg", rounds=5)
     for number, loud in ((1, ""), (2, ""), (3, "C")):

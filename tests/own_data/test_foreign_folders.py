@@ -129,8 +129,10 @@ def test_flbench_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert (square.shape, [len(own) for own in square.partition.val]) == ((1, 4, 4), [2, 2, 2])
     images = fw.Federation.from_flbench(write_flbench(tmp_path / "covid19", images=True))
     assert images.dataset.x.dtype == np.uint8
-    assert np.array_equal(images.dataset.x[images.partition.train[1][0]], np.moveaxis(
-        np.load(tmp_path / "covid19" / "raw" / "xdata.npy")[15], -1, 0))  # fmt: skip
+    assert np.array_equal(
+        images.dataset.x[images.partition.train[1][0]],
+        np.moveaxis(np.load(tmp_path / "covid19" / "raw" / "xdata.npy")[15], -1, 0),
+    )
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_the_alias_moves_with_the_champion_and_answers_all_along(store: str) -> 
     version = client.get_model_version_by_alias("life", "champion")
     assert version.description == "Better: +1 point."
     assert version.tags == {"data": promoted.data, "deliveries": "2", "event": PROMOTED, "method": "local",
-                            "when": event.when}  # fmt: skip
+                            "warm_start": "version 1", "when": event.when}  # fmt: skip
     rows = week(3)
     after = mlflow.pyfunc.load_model("models:/life@champion")
     own = rows[rows["site"] == "north"]

@@ -65,9 +65,16 @@ def join(
 
 
 def go_on(
-    finished: Run, federation: Federation, newcomers: int, rounds: int, out: Any, model: Any = None, *,
-    freeze: bool = False, keep_state: bool = False,
-) -> tuple[Study, Any]:  # fmt: skip
+    finished: Run,
+    federation: Federation,
+    newcomers: int,
+    rounds: int,
+    out: Any,
+    model: Any = None,
+    *,
+    freeze: bool = False,
+    keep_state: bool = False,
+) -> tuple[Study, Any]:
     """Further rounds of a run, from the state that it ended with.
 
     Args:

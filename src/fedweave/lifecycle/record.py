@@ -130,9 +130,12 @@ def add_predictions(rows: "pd.DataFrame", client: str, models: LifeModels) -> "p
 
 
 def score(
-    rows: "pd.DataFrame", client_column: str, label: str, deployed: Mapping[str, LifeModels],
+    rows: "pd.DataFrame",
+    client_column: str,
+    label: str,
+    deployed: Mapping[str, LifeModels],
     errors: Mapping[tuple[str, str], float] | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """The scores of rows that no model has seen: an entry per client and role, in the columns from `client` on.
 
     Args:

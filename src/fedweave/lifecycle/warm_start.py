@@ -1,4 +1,4 @@
-"""A challenger that goes on from the champion, beside the one that is trained from scratch.
+"""Warm start: a challenger that goes on from the champion, beside the one that is trained from scratch.
 
 A state fits the inputs that it was trained on. So the rows of the new version are prepared as those of the champion
 were: what was fitted (the scale of numbers, values of categories, the unit of targets) stays, and goes with the models.

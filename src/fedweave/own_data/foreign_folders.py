@@ -19,8 +19,12 @@ from fedweave.errors import BadInput, choose, format_count, format_value
 PARTS = ("train", "test")
 PARTITION = "partition.pkl"  # of FL-bench
 STORED = (("data.npy", "targets.npy"), ("raw/xdata.npy", "raw/ydata.npy"))  # its rows, where it stores them itself
-TORCHVISION = {"MNIST": "MNIST", "FashionMNIST": "FashionMNIST", "cifar-10-batches-py": "CIFAR10",
-               "cifar-100-python": "CIFAR100"}  # folder of a download -> data set  # fmt: skip
+TORCHVISION = {
+    "MNIST": "MNIST",
+    "FashionMNIST": "FashionMNIST",
+    "cifar-10-batches-py": "CIFAR10",
+    "cifar-100-python": "CIFAR100",
+}  # folder of a download -> data set
 ENDINGS = (".h5", ".hdf5")
 GROUP = "examples"  # of TFF's files
 LARGEST = 4 << 30  # bytes of the arrays of one file
