@@ -66,9 +66,11 @@ def make_app(served: ServedChampion) -> FastAPI:
         except BadInput as error:
             raise HTTPException(422, str(error)) from error
         return PredictionResponse(
-            predictions=answers.predictions, probabilities=answers.probabilities, logged=answers.logged,
+            predictions=answers.predictions,
+            probabilities=answers.probabilities,
+            logged=answers.logged,
             **_about(answers.deployed),
-        )  # fmt: skip
+        )
 
     return app
 
@@ -112,6 +114,9 @@ def serve(served: ServedChampion, host: str, port: int) -> None:
         raise BadInput("--port", f"{port} of {host} cannot be used; choose another") from end
     socket.listen(config.backlog)  # who reads the address below may ask at once, and waits for the server
     deployed, _ = served.champion()
-    print(f"{served.life.folder}: {deployed.method} of version {deployed.version} answers on "
-          f"http://{host}:{socket.getsockname()[1]}; Ctrl-C ends it", flush=True)  # fmt: skip
+    print(
+        f"{served.life.folder}: {deployed.method} of version {deployed.version} answers on "
+        f"http://{host}:{socket.getsockname()[1]}; Ctrl-C ends it",
+        flush=True,
+    )
     uvicorn.Server(config).run(sockets=[socket])

@@ -142,9 +142,12 @@ class SearchReplica:
 def _strip_client_scores(trial: FrozenTrial) -> FrozenTrial:
     """The trial without its scores by client, of which there may be thousands."""
     plain = create_trial(
-        state=trial.state, values=trial.values, params=trial.params, distributions=trial.distributions,
+        state=trial.state,
+        values=trial.values,
+        params=trial.params,
+        distributions=trial.distributions,
         intermediate_values=trial.intermediate_values,
-    )  # fmt: skip
+    )
     plain.datetime_start, plain.datetime_complete = trial.datetime_start, trial.datetime_complete
     return plain
 

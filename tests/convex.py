@@ -28,10 +28,17 @@ def compare(task: str, contestant: object) -> "fw.Comparison":
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fw.compare(
-            federation(task), ["fedavg", contestant], rounds=ROUNDS, batch_size=0, lr=RATE, seeds=SEEDS,
-            model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)), metric="log_loss", central=False,
+            federation(task),
+            ["fedavg", contestant],
+            rounds=ROUNDS,
+            batch_size=0,
+            lr=RATE,
+            seeds=SEEDS,
+            model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)),
+            metric="log_loss",
+            central=False,
             progress=False,
-        )  # fmt: skip
+        )
 
 
 def distance(task: str, contestant: object) -> float:

@@ -81,30 +81,51 @@ def write_run(
     path.mkdir(parents=True, exist_ok=True)
     metric = block.get("metric", "accuracy")
     info = {
-        "study": folder.name, "run": path.name, "task": task, "dataset": block.get("dataset", "blobs"),
-        "setting": block.get("setting", task), "method": slug(label), "label": label, "metric": metric,
-        "higher_is_better": metric == "accuracy", "point": block.get("points", {}).get(label, "post"),
+        "study": folder.name,
+        "run": path.name,
+        "task": task,
+        "dataset": block.get("dataset", "blobs"),
+        "setting": block.get("setting", task),
+        "method": slug(label),
+        "label": label,
+        "metric": metric,
+        "higher_is_better": metric == "accuracy",
+        "point": block.get("points", {}).get(label, "post"),
         "select": block.get("select", "best_val_round"),
-        "clients": clients, **{key: block[key] for key in NAMES if key in block}, "parameters": 1234,
-        "device": "cpu", "executor": "loop",
-        "note": block.get("note", "made-up numbers"), "spec_hash": f"{len(path.name):08x}",
+        "clients": clients,
+        **{key: block[key] for key in NAMES if key in block},
+        "parameters": 1234,
+        "device": "cpu",
+        "executor": "loop",
+        "note": block.get("note", "made-up numbers"),
+        "spec_hash": f"{len(path.name):08x}",
         "layers": LAYERS,
-        "seeds": list(seeds), "published": block.get("published"), "versions": {"torch": "0.0", "numpy": "0.0"},
+        "seeds": list(seeds),
+        "published": block.get("published"),
+        "versions": {"torch": "0.0", "numpy": "0.0"},
         "spec": {
             "task": {"model": {"name": "mlp"}},
             "train": {"rounds": rounds, "epochs": 2, "batch_size": 32, "lr": 0.05},
             "method": {"lam": 1.0},
         },
-    }  # fmt: skip
+    }
     long, log = [], []
     base = np.random.default_rng(len(task)).normal(0, 6, clients)
     for seed in seeds:
         long.append(_evaluations(metric, skill, seed, base, rounds, rng))
         sent = 0 if label == "Local" else clients * 1234 * 4
-        log.append(pd.DataFrame({
-            "seed": seed, "round": range(1, rounds + 1), "bytes_down": sent * (2 if label in WEAVERS else 1),
-            "bytes_up": sent, "seconds": rng.uniform(0.1, 0.3, rounds), "train_loss": np.geomspace(2, 0.2, rounds),
-        }))  # fmt: skip
+        log.append(
+            pd.DataFrame(
+                {
+                    "seed": seed,
+                    "round": range(1, rounds + 1),
+                    "bytes_down": sent * (2 if label in WEAVERS else 1),
+                    "bytes_up": sent,
+                    "seconds": rng.uniform(0.1, 0.3, rounds),
+                    "train_loss": np.geomspace(2, 0.2, rounds),
+                }
+            )
+        )
         if label in WEAVERS:
             group = np.array(block.get("group") or np.arange(clients) * 4 // clients)
             _write_graph(path / f"collaboration-{seed}.npz", group, rounds, label == "FedAMP", rng)
@@ -167,17 +188,28 @@ def _write_tuning(folder: Path, task: str, methods: Mapping[str, float], count: 
         lrs, lams = 10 ** rng.uniform(-3, 0, count), rng.uniform(0, 1, count)
         value = 78 - 4 * (np.log10(lrs) + 1.2) ** 2 + 2 * lams + rng.normal(0, 0.4, count)
         trials = [
-            {"params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"}, "value": float(v),
-             "reached": float(v), "rounds": 4, "curve": {"2": float(v) - 3, "4": float(v)},
-             "started": 1.7e9 + 10 * i, "seconds": 5.0}
+            {
+                "params": {"lr": float(a), "lam": float(b), "norm": "bn" if b > 0.5 else "none"},
+                "value": float(v),
+                "reached": float(v),
+                "rounds": 4,
+                "curve": {"2": float(v) - 3, "4": float(v)},
+                "started": 1.7e9 + 10 * i,
+                "seconds": 5.0,
+            }
             for i, (a, b, v) in enumerate(zip(lrs, lams, value, strict=True))
-        ]  # fmt: skip
+        ]
         trials[3] |= {"value": None, "reached": trials[3]["reached"] - 3, "rounds": 2}
         best = max((t for t in trials if t["value"] is not None), key=lambda t: t["value"])
         run = f"{task}-{slug(label)}"
-        record = {"run": run, "trials": trials, "best": best["params"],
-                  "budget": {"trials": count, "share": 0.5, "seeds": [1000]},
-                  "maximize": True, "importance": {"lr": 0.7, "lam": 0.2, "norm": 0.1}}  # fmt: skip
+        record = {
+            "run": run,
+            "trials": trials,
+            "best": best["params"],
+            "budget": {"trials": count, "share": 0.5, "seeds": [1000]},
+            "maximize": True,
+            "importance": {"lr": 0.7, "lam": 0.2, "norm": 0.1},
+        }
         (folder / "tuned" / task / f"{run}.json").write_text(json.dumps({"run": run, "best": best["params"]}))
         (folder / "tuned" / task / "trials" / f"{run}.json").write_text(json.dumps(record))
 

@@ -28,8 +28,19 @@ KEEP: Callable[[int, Request, Reply], Reply] = lambda node, request, reply: repl
 def planned(method: Any, federation: fw.Federation, model: Any = None, evaluate: Any = None, **train: Any) -> Plan:
     """A comparison of one method, as `fw.compare` plans it."""
     settings = {"rounds": 2, "executor": "loop", "lr": 0.1, **train}
-    return plan(federation, [method], model=model, head=None, seeds=[3], tune=0, metric=None, evaluate=evaluate,
-                central=False, name="hosts", train=settings)  # fmt: skip
+    return plan(
+        federation,
+        [method],
+        model=model,
+        head=None,
+        seeds=[3],
+        tune=0,
+        metric=None,
+        evaluate=evaluate,
+        central=False,
+        name="hosts",
+        train=settings,
+    )
 
 
 @dataclass

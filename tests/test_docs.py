@@ -155,8 +155,11 @@ def test_the_tables_of_false_promotions_are_those_of_the_files() -> None:
     marked = [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("|") and "(!)" in line]
     assert marked == [["| lopsided", "6"], ["| lopsided", "10"]]
     with (promotion_tables.FOLDER / "gain.csv").open(encoding="utf-8") as file:
-        nights = [[float(row[name]) for name in row if name.startswith("nights")] for row in csv.DictReader(file)
-                  if (row["clients"], row["rows"]) == ("48", "50") and row["effect"] != "1.0"]  # fmt: skip
+        nights = [
+            [float(row[name]) for name in row if name.startswith("nights")]
+            for row in csv.DictReader(file)
+            if (row["clients"], row["rows"]) == ("48", "50") and row["effect"] != "1.0"
+        ]
     assert {round(night) for row in nights for night in row} <= {6, 7, 8}  # "about a week with any patience"
     with (promotion_tables.FOLDER / "drift.csv").open(encoding="utf-8") as file:
         assert not [row for row in csv.DictReader(file) if float(row["false alarms"]) > 0.05]

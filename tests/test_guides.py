@@ -243,13 +243,23 @@ def test_internal_imports_are_found() -> None:
 
 def test_files_code_and_commands_of_guides_are_found() -> None:
     assert {*guide("docs/add-method.md").files} == {
-        "mybench/damped.py", "mybench/nearest.py", "mybench/smoothed.py", "mybench/hyper.py",
-        "mybench/attentive.py", "mybench/steady.py", "my.yaml", "test_damped.py",
-    }  # fmt: skip
+        "mybench/damped.py",
+        "mybench/nearest.py",
+        "mybench/smoothed.py",
+        "mybench/hyper.py",
+        "mybench/attentive.py",
+        "mybench/steady.py",
+        "my.yaml",
+        "test_damped.py",
+    }
     assert len(guide("docs/add-method.md").commands) == 7
     assert {*guide("docs/add-model.md").files} == {
-        "mybench/gated.py", "test_gated.py", "mybench/blocks.py", "test_blocks.py", "my.yaml",
-    }  # fmt: skip
+        "mybench/gated.py",
+        "test_gated.py",
+        "mybench/blocks.py",
+        "test_blocks.py",
+        "my.yaml",
+    }
     assert len(guide("docs/add-model.md").commands) == 4
     assert ["fedweave", "run", "--method", "fedavg", "--dataset", "digits", "--rounds", "3"] in guide(
         "docs/installation.md"

@@ -113,9 +113,24 @@ def method(name: str, task: Task, kind: str, **overrides: object) -> Method:
 
 # One method of each family, for tests of the engine on all methods.
 FAMILIES = {
-    "central", "ditto", "fedaghn", "fedamp", "fedavg_ft", "fedper", "fedproto", "fedpub", "fedsheafhn", "ifca",
-    "knn_per", "pfedgat", "pfedhn", "pfedla", "scaffold", "sfl", "shn",
-}  # fmt: skip
+    "central",
+    "ditto",
+    "fedaghn",
+    "fedamp",
+    "fedavg_ft",
+    "fedper",
+    "fedproto",
+    "fedpub",
+    "fedsheafhn",
+    "ifca",
+    "knn_per",
+    "pfedgat",
+    "pfedhn",
+    "pfedla",
+    "scaffold",
+    "sfl",
+    "shn",
+}
 
 
 def sweep(name: str) -> list[pytest.MarkDecorator]:

@@ -74,13 +74,19 @@ def study(
 ) -> spec.StudySpec:
     """The study toy: three rounds of `methods` on the three clients."""
     task: dict[str, Any] = {
-        "dataset": "blobs", "setting": "made-up", "normalize": normalize,
+        "dataset": "blobs",
+        "setting": "made-up",
+        "normalize": normalize,
         "partition": {"name": "natural", "clients": 3, "seed": 0},
-        "model": MODELS[kind], "train": {"rounds": 3, "lr": 0.1, "batch_size": 4, "executor": "loop", "device": "cpu"},
+        "model": MODELS[kind],
+        "train": {"rounds": 3, "lr": 0.1, "batch_size": 4, "executor": "loop", "device": "cpu"},
         "evaluate": evaluate,
-    }  # fmt: skip
+    }
     block = {
-        "study": "toy", "seeds": [*seeds], "tasks": {"blobs": task}, "methods": dict(methods),
+        "study": "toy",
+        "seeds": [*seeds],
+        "tasks": {"blobs": task},
+        "methods": dict(methods),
         "runs": {f"blobs-{method}": {"task": "blobs", "method": method} for method in methods},
-    }  # fmt: skip
+    }
     return spec.parse(block)

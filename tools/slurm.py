@@ -112,8 +112,13 @@ def stop(folder: Path) -> None:
     """End the daemons that were started in `folder`, jobs first."""
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     if (folder / "slurm.conf").is_file():
-        subprocess.run(["scancel", "--signal=KILL", "--full", "--state=RUNNING"], env=environment, check=False,
-                       capture_output=True, timeout=PATIENCE)  # fmt: skip
+        subprocess.run(
+            ["scancel", "--signal=KILL", "--full", "--state=RUNNING"],
+            env=environment,
+            check=False,
+            capture_output=True,
+            timeout=PATIENCE,
+        )
     for name in (*(f"slurmd-{name}" for name in NODES), "slurmctld", "munge/munged"):
         end_daemon(folder / f"{name}.pid")
 
@@ -137,9 +142,16 @@ def _start_munge(folder: Path) -> None:
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
     files = {name: folder / name for name in ("socket", "log", "seed")}
-    options = [f"--{option}={path}" for option, path in (
-        ("key-file", key), ("socket", files["socket"]), ("log-file", files["log"]), ("seed-file", files["seed"]),
-        ("pid-file", folder / "munged.pid"))]  # fmt: skip
+    options = [
+        f"--{option}={path}"
+        for option, path in (
+            ("key-file", key),
+            ("socket", files["socket"]),
+            ("log-file", files["log"]),
+            ("seed-file", files["seed"]),
+            ("pid-file", folder / "munged.pid"),
+        )
+    ]
     _run([str(_find_program("munged")), "--force", *options], {})
 
 
@@ -152,9 +164,11 @@ def _configure(folder: Path) -> Path:
         address = f"NodeHostname={host} NodeAddr=127.0.0.1 Port={port}"
         lines.append(f"NodeName={name} {address} CPUs=2 RealMemory={MEMORY} State=UNKNOWN")
     everywhere = f"Nodes={','.join(NODES)} State=UP DefMemPerCPU=500 MaxTime=2:00:00"
-    lines += [f"PartitionName=cpu {everywhere} Default=YES PriorityTier=1",
-              f"PartitionName=urgent {everywhere} PriorityTier=10 PreemptMode=OFF",
-              f"PartitionName=large Nodes={NODES[1]} State=UP PriorityTier=1 MaxTime=30"]  # fmt: skip
+    lines += [
+        f"PartitionName=cpu {everywhere} Default=YES PriorityTier=1",
+        f"PartitionName=urgent {everywhere} PriorityTier=10 PreemptMode=OFF",
+        f"PartitionName=large Nodes={NODES[1]} State=UP PriorityTier=1 MaxTime=30",
+    ]
     (folder / "state").mkdir(exist_ok=True)
     file = folder / "slurm.conf"
     file.write_text("\n".join(lines) + "\n")

@@ -62,9 +62,19 @@ def begin() -> fw.Lifecycle:
     for week in range(1, PAST):
         arrive(week)
     return fw.Lifecycle.begin(
-        "life", source="week-*.csv", client="dest", label="late", key="id", methods="fedavg_ft", rounds=3,
-        model={"name": "mlp", "hidden": 8}, train={"lr": 0.1}, metric="log_loss", per_year=52, patience=13,
-    )  # fmt: skip
+        "life",
+        source="week-*.csv",
+        client="dest",
+        label="late",
+        key="id",
+        methods="fedavg_ft",
+        rounds=3,
+        model={"name": "mlp", "hidden": 8},
+        train={"lr": 0.1},
+        metric="log_loss",
+        per_year=52,
+        patience=13,
+    )
 
 
 def main(until: int = WEEKS) -> fw.Lifecycle:

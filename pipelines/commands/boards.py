@@ -16,10 +16,12 @@ def submit(
     board: Annotated[Path, typer.Argument(help="folder of a board, with its board.yaml")],
     contestant: Annotated[
         Path | None,
-        typer.Argument(help="a script, a folder with contestant.yaml, or a copy of the board with new contestants; "
-                       "without one, the board is judged as it is"),
+        typer.Argument(
+            help="a script, a folder with contestant.yaml, or a copy of the board with new contestants; "
+            "without one, the board is judged as it is"
+        ),
     ] = None,
-) -> None:  # fmt: skip
+) -> None:
     """Judge a contestant on a board, and enter it: seeds, limits and hidden targets are those of the board.
 
     Example: fedweave submit board/ mine.py

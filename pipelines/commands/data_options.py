@@ -27,10 +27,13 @@ QUOTES = """a name with a comma in double quotes, as in CSV: '"a,b",c'"""
 Label = Annotated[str, typer.Option(help=f"column to predict; forecasts may have several, with commas; {QUOTES}")]
 # How columns and lists are written on the command line.
 WRITTEN = {
-    "shares": "{}; such as 0.6,0.2,0.2", "features": f"{{}}; with commas, {QUOTES}", "exclude": "{}; with commas",
-    "text": "{}; with commas; review=512 for 512 hashes, review=words.txt", "split": "column with {}",
+    "shares": "{}; such as 0.6,0.2,0.2",
+    "features": f"{{}}; with commas, {QUOTES}",
+    "exclude": "{}; with commas",
+    "text": "{}; with commas; review=512 for 512 hashes, review=words.txt",
+    "split": "column with {}",
     **{name: f"column with the {name} {{}}" for name in ("time", "recording", "group", "unit")},
-}  # fmt: skip
+}
 IN_PYTHON_ONLY = ("seed",)
 
 
@@ -85,18 +88,27 @@ def output_path(path: str) -> Path:
 
 
 def parse_options(
-    *, label: str, features: str, exclude: str, shares: str, text: str, val: float | None, embed: bool | None,
+    *,
+    label: str,
+    features: str,
+    exclude: str,
+    shares: str,
+    text: str,
+    val: float | None,
+    embed: bool | None,
     **plain: Any,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Arguments of `Federation.from_file`, without those that the user has left out.
 
     Raises:
         BadInput: shares that are not three numbers, a quote that does not close, or a vocabulary that is not there.
     """
     lists = {
-        "features": split_names(features, "--features"), "exclude": split_names(exclude, "--exclude"),
-        "shares": _parse_shares(shares), "text": _parse_texts(text),
-    }  # fmt: skip
+        "features": split_names(features, "--features"),
+        "exclude": split_names(exclude, "--exclude"),
+        "shares": _parse_shares(shares),
+        "text": _parse_texts(text),
+    }
     arguments = {key: value for key, value in {**plain, **lists}.items() if value}
     arguments |= {key: value for key, value in (("val", val), ("embed", embed)) if value is not None}
     names = split_names(label, "--label") if arguments.get("window") else []

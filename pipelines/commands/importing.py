@@ -64,14 +64,16 @@ out = Console(markup=False, highlight=False)
 
 @opt.with_data_options
 def import_(
-    file: opt.File, client: opt.Client, data: dict[str, Any],
+    file: opt.File,
+    client: opt.Client,
+    data: dict[str, Any],
     methods: Annotated[str, typer.Option(help="methods of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
     tune: own_data.Tune = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy, or mse for numbers")] = "",
     force: studies.Force = False,
-) -> None:  # fmt: skip
+) -> None:
     """Add a file, or a folder of files, to this project as a data set with a study, for `dvc repro`.
 
     Example: fedweave import flights.csv --client dest --label late --name flights

@@ -61,20 +61,17 @@ def refresh(
     """
     from fedweave.lifecycle.life_settings import PLACES
 
-    chosen = own_data.split_settings(settings or [], metric)
-    if chosen.methods or chosen.evaluate:
-        raise BadInput("--set: a life takes settings of training, model and its own, such as lr=0.1 or gone_after=9")
-    own = {name: value for name, value in chosen.train.items() if name in PLACES and name != "metric"}
-    training = {name: value for name, value in chosen.train.items() if name not in PLACES}
+    given: dict[str, Any] = {name: value for name, value in locals().items() if name in PLACES}
+    own, training, of_model = _read_settings(settings or [], metric)
     columns = {"features": opt.split_names(features, "--features"), "exclude": opt.split_names(exclude, "--exclude")}
-    given: dict[str, Any] = {
-        "source": source, "query": query, "command": command, "encoding": encoding, "client": client, "label": label,
-        "key": opt.split_names(key, "--key"), "complete": complete, "target": target,
-        "methods": opt.split_words(method), "rounds": rounds, "metric": metric, "patience": patience,
-        "per_year": per_year, "margin": own_data.read_margin(margin), "train": training,
+    given |= {
+        "key": opt.split_names(key, "--key"),
+        "methods": opt.split_words(method),
+        "margin": own_data.read_margin(margin),
+        "train": training,
         "columns": {name: value for name, value in columns.items() if value},
-        "model": {"name": model or "mlp", **chosen.model} if model or chosen.model else None,
-    }  # fmt: skip
+        "model": {"name": model or "mlp", **of_model} if model or of_model else None,
+    }
     given = {name: value for name, value in given.items() if value} | own
     places = {name: f"--{OPTIONS.get(name, name)}" for name in given} | {name: f"--set {name}" for name in own}
     with relocate(places | {"methods": "--method"}):
@@ -83,6 +80,17 @@ def refresh(
     print("\n".join(map(str, outcomes)) or f"{life}: nothing new")
     if line := delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER):
         print(line)
+
+
+def _read_settings(settings: list[str], metric: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """--set as settings of the life, of the training and of the model."""
+    from fedweave.lifecycle.life_settings import PLACES
+
+    chosen = own_data.split_settings(settings, metric)
+    if chosen.methods or chosen.evaluate:
+        raise BadInput("--set: a life takes settings of training, model and its own, such as lr=0.1 or gone_after=9")
+    own = {name: value for name, value in chosen.train.items() if name in PLACES and name != "metric"}
+    return own, {name: value for name, value in chosen.train.items() if name not in PLACES}, chosen.model
 
 
 @app.command()

@@ -23,52 +23,83 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 # Arguments of fw.compare and fw.recommend that --set does not take -> the option of the commands for them.
-OPTION_NAMES = ("methods", "model", "rounds", "seeds", "metric", "out", "name", "tune", "resume", "budget", "traffic",
-                "margin")  # fmt: skip
-OPTIONS = {"federation": "the argument FILE", "settings": "--settings", **{word: f"--{word}" for word in OPTION_NAMES},
-           "evaluate": "for example evaluate.every=5"}  # fmt: skip
+OPTION_NAMES = (
+    "methods",
+    "model",
+    "rounds",
+    "seeds",
+    "metric",
+    "out",
+    "name",
+    "tune",
+    "resume",
+    "budget",
+    "traffic",
+    "margin",
+)
+OPTIONS = {
+    "federation": "the argument FILE",
+    "settings": "--settings",
+    **{word: f"--{word}" for word in OPTION_NAMES},
+    "evaluate": "for example evaluate.every=5",
+}
 Out = Annotated[
     Path, typer.Option(parser=opt.output_path, help="folder for the results, which `fedweave predict` and fw.load read")
 ]
 Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, with commas")]
 Contestants = Annotated[
     list[str] | None,
-    typer.Option("--contestant", help="a command that is judged beside the methods, such as 'python mine.py'; repeat "
-                 "for more"),
-]  # fmt: skip
+    typer.Option(
+        "--contestant", help="a command that is judged beside the methods, such as 'python mine.py'; repeat for more"
+    ),
+]
 Model = Annotated[str, typer.Option(help="client model, a name from `fedweave list models`")]
 Tune = Annotated[
     int | None,
-    typer.Option(help="trials of the search for each method's settings; 0: no search; default: five learning rates",
-                 show_default=False),
-]  # fmt: skip
+    typer.Option(
+        help="trials of the search for each method's settings; 0: no search; default: five learning rates",
+        show_default=False,
+    ),
+]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="a setting, name=value: lr=0.1 of the training, ditto.lam=0.5 of a method, "
-                 "model.hidden=32, evaluate.every=5"),
-]  # fmt: skip
+    typer.Option(
+        "--set",
+        help="a setting, name=value: lr=0.1 of the training, ditto.lam=0.5 of a method, "
+        "model.hidden=32, evaluate.every=5",
+    ),
+]
 Refit = Annotated[
     bool, typer.Option(help="the model that was trained again on training and validation rows, where there is one")
 ]
 Margin = Annotated[
-    str, typer.Option(help="difference that is equivalent in practice: 0.5, or a share such as '5 %'; default: 1 "
-                      "point of a percentage, 0.01 of a share, 5 % of an error"),
-]  # fmt: skip
+    str,
+    typer.Option(
+        help="difference that is equivalent in practice: 0.5, or a share such as '5 %'; default: 1 "
+        "point of a percentage, 0.01 of a share, 5 % of an error"
+    ),
+]
 
 
 @app.command()
 @opt.with_data_options
 def compare(
-    file: opt.File, client: opt.Client, out: Out, data: dict[str, Any],
-    methods: Methods = "local,fedavg,fedavg_ft,ditto", contestant: Contestants = None, model: Model = "mlp",
+    file: opt.File,
+    client: opt.Client,
+    out: Out,
+    data: dict[str, Any],
+    methods: Methods = "local,fedavg,fedavg_ft,ditto",
+    contestant: Contestants = None,
+    model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
     tune: Tune = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
-    margin: Margin = "", settings: Settings = None,
+    margin: Margin = "",
+    settings: Settings = None,
     resume: Annotated[bool, typer.Option(help="reuse finished runs with the same settings and code")] = True,
     uses: Uses = None,
-) -> None:  # fmt: skip
+) -> None:
     """Compare methods on your own data: leaderboard, summary and report.
 
     Example: fedweave compare flights.csv --client dest --label late --time time_hour --out flights/
@@ -81,10 +112,18 @@ def compare(
     with explain_interrupt(out, resume), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
         comparison = fw.compare(
-            federation, listed, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds,
-            margin=read_margin(margin), tune=tune, out=out, resume=resume, evaluate=chosen.evaluate or None,
+            federation,
+            listed,
+            model={"name": model, **chosen.model},
+            rounds=rounds,
+            seeds=seeds,
+            margin=read_margin(margin),
+            tune=tune,
+            out=out,
+            resume=resume,
+            evaluate=chosen.evaluate or None,
             **chosen.train,
-        )  # fmt: skip
+        )
     comparison.save(out)
     show(comparison)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.

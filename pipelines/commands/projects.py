@@ -187,8 +187,14 @@ def contents() -> dict[str, str]:
         if name in SIGNED
     }
     texts["requirements.txt"] = pin_requirements()
-    return {**texts, **signed, "README.md": README, ".gitignore": GITIGNORE, "studies/first.yaml": FIRST_STUDY,
-            ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n"}  # fmt: skip
+    return {
+        **texts,
+        **signed,
+        "README.md": README,
+        ".gitignore": GITIGNORE,
+        "studies/first.yaml": FIRST_STUDY,
+        ".dvcignore": "__pycache__\n*.py[co]\n.venv\n.prefect\n.git\nmlruns\n",
+    }
 
 
 def pin_requirements() -> str:

@@ -25,21 +25,30 @@ Traffic = Annotated[str, typer.Option(help="largest traffic of a training, such 
 @app.command()
 @opt.with_data_options
 def recommend(
-    file: opt.File, client: opt.Client, out: own_data.Out, data: dict[str, Any], budget: Budget = "10min",
+    file: opt.File,
+    client: opt.Client,
+    out: own_data.Out,
+    data: dict[str, Any],
+    budget: Budget = "10min",
     traffic: Traffic = "",
     methods: Annotated[str, typer.Option(help="methods to race, with commas; default: one or two of each family")] = "",
-    contestant: own_data.Contestants = None, model: own_data.Model = "mlp",
+    contestant: own_data.Contestants = None,
+    model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a full training")] = 50,
     seeds: Annotated[int, typer.Option(help="repetitions in the last comparison")] = 3,
     points: Annotated[
         int | None,
-        typer.Option("--settings", help="number of settings of each method to race; 1: the declared ones; default: "
-                     "five learning rates", show_default=False),
+        typer.Option(
+            "--settings",
+            help="number of settings of each method to race; 1: the declared ones; default: five learning rates",
+            show_default=False,
+        ),
     ] = None,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
-    margin: own_data.Margin = "", settings: own_data.Settings = None,
+    margin: own_data.Margin = "",
+    settings: own_data.Settings = None,
     uses: Uses = None,
-) -> None:  # fmt: skip
+) -> None:
     """Race methods on your own data, and say what to deploy; run it again to continue it.
 
     Example: fedweave recommend flights.csv --client dest --label late --time time_hour --budget 10min --out advice/
@@ -57,10 +66,18 @@ def recommend(
     federation = fw.Federation.from_file(file, client=client, **data)
     with explain_interrupt(out):
         advice = fw.recommend(
-            federation, listed or None, budget=None if budget == "none" else budget,
-            traffic=traffic or None, model={"name": model, **chosen.model}, rounds=rounds, seeds=seeds,
-            settings=points, margin=own_data.read_margin(margin), out=out, **chosen.train,
-        )  # fmt: skip
+            federation,
+            listed or None,
+            budget=None if budget == "none" else budget,
+            traffic=traffic or None,
+            model={"name": model, **chosen.model},
+            rounds=rounds,
+            seeds=seeds,
+            settings=points,
+            margin=own_data.read_margin(margin),
+            out=out,
+            **chosen.train,
+        )
     show(advice)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     done = replace(fw.load(out), federation=federation)
@@ -73,8 +90,12 @@ def show(advice: "fw.Recommendation") -> None:
     console = terminal.console()
     console.print(board(advice), "")
     for line in advice.lines:
-        console.print(f"{line.topic}: {line.text}", style="bold" if line is advice.lines[0] else "", soft_wrap=True,
-                      highlight=False)  # fmt: skip
+        console.print(
+            f"{line.topic}: {line.text}",
+            style="bold" if line is advice.lines[0] else "",
+            soft_wrap=True,
+            highlight=False,
+        )
     for note in advice.facts["notes"]:
         console.print(f"note: {note}", soft_wrap=True, highlight=False)
     console.print(f"{advice.report()} shows everything", soft_wrap=True)

@@ -67,9 +67,12 @@ def run(
     _download(chosen.task.dataset)
     with relocate({"partition": "--set partition"}):
         federation = fw.Federation.from_dataset(
-            chosen.task.dataset, chosen.task.partition, normalize=chosen.task.normalize, setting=chosen.task.setting,
+            chosen.task.dataset,
+            chosen.task.partition,
+            normalize=chosen.task.normalize,
+            setting=chosen.task.setting,
             root=RAW,
-        )  # fmt: skip
+        )
     reports: list[fw.Progress] = []
     _show(_train(chosen, federation, output or SINGLE / chosen.key, resume, reports), seed)
     if not reports:
@@ -85,10 +88,17 @@ def _train(
     try:
         with explain_interrupt(folder, resume):
             return fw.fit(
-                METHODS[chosen.method](**chosen.options), federation, model=chosen.task.model, seed=chosen.seeds[0],
-                evaluate=asdict(chosen.evaluate), out=folder, resume=resume,
-                callbacks=[reports.append], name=chosen.study, **asdict(chosen.train),
-            )  # fmt: skip
+                METHODS[chosen.method](**chosen.options),
+                federation,
+                model=chosen.task.model,
+                seed=chosen.seeds[0],
+                evaluate=asdict(chosen.evaluate),
+                out=folder,
+                resume=resume,
+                callbacks=[reports.append],
+                name=chosen.study,
+                **asdict(chosen.train),
+            )
     except fw.Diverged as error:
         raise error.__cause__ or error from None  # which names settings as --set takes them, such as train.lr
 

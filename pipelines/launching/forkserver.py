@@ -27,8 +27,18 @@ from .freshness import imported_files, project_files, stamps
 from .inheritance import fixed_variables, inherit, initial_environment
 
 STAGES = (
-    "download", "partition", "names", "code", "graphs", "sources", "tune", "train", "evaluate", "ablate", "report",
-)  # fmt: skip
+    "download",
+    "partition",
+    "names",
+    "code",
+    "graphs",
+    "sources",
+    "tune",
+    "train",
+    "evaluate",
+    "ablate",
+    "report",
+)
 PRELOADED = ("torch", "pandas", "pyarrow.parquet", "psutil", "fedweave.pipelines.stages.train")
 ARROW = "JE_ARROW_MALLOC_CONF"  # variable with settings of the allocator that Arrow brings
 IDLE_TIMEOUT = 120.0  # seconds without a stage after which the server ends

@@ -27,8 +27,15 @@ PR_SET_PDEATHSIG = 1
 # Errors that the user can fix: a full disk, a quota, a folder that is read-only or of another user, a file in the place
 # of a folder or the reverse.
 WRITE_ERRORS = {
-    errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.EISDIR,
-}  # fmt: skip
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+}
 
 
 def main(study: str = "") -> NoReturn:

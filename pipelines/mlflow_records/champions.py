@@ -90,8 +90,13 @@ def _find_run(store: Store, name: str, deployed: Deployed) -> str:
     query = f"tags.{LIFE} = '{name}' and tags.{VERSION} = '{deployed.version}'"
     if found := store.client.search_runs([store.experiment], query, max_results=1):
         return str(found[0].info.run_id)
-    tags = {**store.provenance, LIFE: name, VERSION: str(deployed.version), "method": deployed.method,
-            "data": deployed.data}  # fmt: skip
+    tags = {
+        **store.provenance,
+        LIFE: name,
+        VERSION: str(deployed.version),
+        "method": deployed.method,
+        "data": deployed.data,
+    }
     start = int(1000 * time.time())
     run = store.client.create_run(store.experiment, start, tags, f"version {deployed.version}")
     store.client.set_terminated(run.info.run_id, "FINISHED", start)

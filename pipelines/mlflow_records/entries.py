@@ -32,15 +32,33 @@ from . import writer
 from .writer import Entry, Store, Unit, metric
 
 TAGS = (
-    "study", "task", "dataset", "setting", "method", "label", "point", "select", "spec_hash", "device", "processor",
+    "study",
+    "task",
+    "dataset",
+    "setting",
+    "method",
+    "label",
+    "point",
+    "select",
+    "spec_hash",
+    "device",
+    "processor",
     "note",
-)  # fmt: skip
+)
 MAX_PICTURES = 6  # pictures of a run's graph over its rounds
 MIN_PICTURE_SIZE = 240  # smallest width and height of such a picture, in pixels
 LEAKY = "trained on test rows"
-HEADLINE = {"std": "std", "worst10": "worst10", "pre": "pre", "post": "post", "client_std": "client_std",
-            "bytes_up": "bytes_up", "bytes_down": "bytes_down", "seconds": "seconds",
-            "published": "published_mean"}  # fmt: skip
+HEADLINE = {
+    "std": "std",
+    "worst10": "worst10",
+    "pre": "pre",
+    "post": "post",
+    "client_std": "client_std",
+    "bytes_up": "bytes_up",
+    "bytes_down": "bytes_down",
+    "seconds": "seconds",
+    "published": "published_mean",
+}
 RANKING = ("rank", "p_adjusted")  # numbers that compare a run with others
 
 
@@ -113,11 +131,17 @@ def _method_entry(run: Run, tables: Tables, values: dict[str, float], tags: dict
     durations = (run.rounds.groupby("seed")["seconds"].sum() * 1000).astype(int)
     ends = end - int(durations.sum()) + durations.cumsum()
     children = (
-        Entry(f"{run.name} seed {seed}", "seed", _run_tags(run) | {"seed": str(seed)}, {"seed": str(seed)},
-              _seed_metrics(run, tables, seed),
-              int(ends[seed] - durations[seed]), int(ends[seed]))
+        Entry(
+            f"{run.name} seed {seed}",
+            "seed",
+            _run_tags(run) | {"seed": str(seed)},
+            {"seed": str(seed)},
+            _seed_metrics(run, tables, seed),
+            int(ends[seed] - durations[seed]),
+            int(ends[seed]),
+        )
         for seed in run.info["seeds"]
-    )  # fmt: skip
+    )
     params = writer.flatten(run.info["spec"]) | {"seeds": str(list(run.info["seeds"]))}
     return Entry(
         run.name, kind, tags, params, _method_metrics(run, tables, values), end - int(durations.sum()), end, children

@@ -111,13 +111,17 @@ def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
     for _, part in tables.board.groupby("task", sort=False):
         for text, row in zip(results.leaderboard_rows(part), part.to_dict("records"), strict=True):
             yield {
-                "task": f"{row['task']}, {row['metric']}", "#": text["rank"], "method": text["method"],
+                "task": f"{row['task']}, {row['metric']}",
+                "#": text["rank"],
+                "method": text["method"],
                 "mean ± std": results.format_score(row["mean"], row["std"], row["metric"]),
                 "verdict": VERDICTS[row["mark"]],
                 **{f"vs {control}": SYMBOLS[row[control_column(control)]] for control in CONTROLS},
-                "as received": text["pre"], "after training": text["post"],
-                "worst 10 %": text["worst10"], "gain / loss": text["gain"],
-            }  # fmt: skip
+                "as received": text["pre"],
+                "after training": text["post"],
+                "worst 10 %": text["worst10"],
+                "gain / loss": text["gain"],
+            }
 
 
 def _designs(study: "Study", tables: "Tables") -> Iterator[str]:

@@ -49,17 +49,20 @@ Where = Annotated[
 Parallel = Annotated[
     int,
     typer.Option(
-        parser=_count, metavar="<int>", show_default="the cores of this host",
+        parser=_count,
+        metavar="<int>",
+        show_default="the cores of this host",
         help="stages at once; 0: one per GPU, at least two; with workers the pool's limit",
     ),
-]  # fmt: skip
+]
 Retries = Annotated[
     int,
     typer.Option(
-        parser=_count, metavar="<int>",
+        parser=_count,
+        metavar="<int>",
         help="how often a failed stage is tried again; training goes on from its last checkpoint",
     ),
-]  # fmt: skip
+]
 Gpus = Annotated[
     list[str] | None,
     typer.Option(help="value of CUDA_VISIBLE_DEVICES for one training stage; repeat for more; default: all GPUs"),
@@ -67,17 +70,24 @@ Gpus = Annotated[
 Share = Annotated[
     float,
     typer.Option(
-        parser=_gpu_share, metavar="<float>",
+        parser=_gpu_share,
+        metavar="<float>",
         help="with ray, the part of a GPU that a training stage takes; 0.25 packs four onto one",
     ),
-]  # fmt: skip
+]
 
 
 @app.command()
 def flow(
-    context: typer.Context, study: Study = "", targets: Targets = None, where: Where = "here",
-    parallel: Parallel = CORES, retries: Retries = 1, gpus: Gpus = None, share: Share = 1.0,
-) -> None:  # fmt: skip
+    context: typer.Context,
+    study: Study = "",
+    targets: Targets = None,
+    where: Where = "here",
+    parallel: Parallel = CORES,
+    retries: Retries = 1,
+    gpus: Gpus = None,
+    share: Share = 1.0,
+) -> None:
     """Reproduce a study, scheduled by Prefect: every stale stage of its DVC graph, as a task.
 
     Example: fedweave flow --study quick --targets tune --parallel 2

@@ -72,11 +72,22 @@ def night(life: str) -> str:
 
 def tables(life: "Lifecycle") -> list[tuple[str, list[dict[str, Any]], str]]:
     """(key, rows, description) of what arrived, how the models score, and what happened to them, newest first."""
-    arrived = [{"delivery": one.number, "when": one.when, "from": one.source, "new": one.new,
-                "corrected": one.corrections, "deleted": one.deletions, "clients joined": ", ".join(one.joined)}
-               for one in life.deliveries.ledger.arrivals]  # fmt: skip
-    aside: list[dict[str, Any]] = [{"delivery": "quarantined", "when": one.when, "from": one.name, "why": one.reason}
-             for one in life.deliveries.quarantined]  # fmt: skip
+    arrived = [
+        {
+            "delivery": one.number,
+            "when": one.when,
+            "from": one.source,
+            "new": one.new,
+            "corrected": one.corrections,
+            "deleted": one.deletions,
+            "clients joined": ", ".join(one.joined),
+        }
+        for one in life.deliveries.ledger.arrivals
+    ]
+    aside: list[dict[str, Any]] = [
+        {"delivery": "quarantined", "when": one.when, "from": one.name, "why": one.reason}
+        for one in life.deliveries.quarantined
+    ]
     scores = [{"what": line} for line in (*life.describe_scores(life.record), *life.describe_drift())]
     events = [{"when": one.when, "what": str(one)} for one in life.roles.events]
     return [

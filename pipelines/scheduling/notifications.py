@@ -75,17 +75,24 @@ def register(address: str, pool: str = pool_names.DEFAULT) -> None:
 
     pages = (PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")).rstrip("/")
     trigger = EventTrigger(
-        expect={f"prefect.flow-run.{state}" for state in STATES}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
+        expect={f"prefect.flow-run.{state}" for state in STATES},
+        match={"prefect.resource.id": ["prefect.flow-run.*"]},
         match_related=[
             {"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
             {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"},
         ],
-        for_each={"prefect.resource.id"}, posture=Posture.Reactive, threshold=1, within=timedelta(0),
-    )  # fmt: skip
+        for_each={"prefect.resource.id"},
+        posture=Posture.Reactive,
+        threshold=1,
+        within=timedelta(0),
+    )
     drift = EventTrigger(
-        expect={DRIFT}, match_related=[{"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"}],
-        posture=Posture.Reactive, threshold=1, within=timedelta(0),
-    )  # fmt: skip
+        expect={DRIFT},
+        match_related=[{"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"}],
+        posture=Posture.Reactive,
+        threshold=1,
+        within=timedelta(0),
+    )
     block = _save_block(address, block_name(pool))
     for name, description, on, payload in (
         (AUTOMATION, "posts the end of every flow", trigger, PAYLOAD.replace("PAGES", pages)),

@@ -110,9 +110,13 @@ def _create_work_order(name: str, token: str) -> WorkOrder:
         if repo.config["core"].get("remote"):
             _push(repo, inputs)
         return WorkOrder(
-            name, tuple(map(_entry, inputs)), PARAMS.read_text(encoding="utf-8"), code_digest(),
-            definition_digest(stage, stage.deps), token,
-        )  # fmt: skip
+            name,
+            tuple(map(_entry, inputs)),
+            PARAMS.read_text(encoding="utf-8"),
+            code_digest(),
+            definition_digest(stage, stage.deps),
+            token,
+        )
 
 
 def accept(work_order: WorkOrder, outputs: Sequence[Mapping[str, str]]) -> None:

@@ -24,10 +24,27 @@ GIB = {"M": 1 / 1024, "G": 1.0, "T": 1024.0}
 DURATION = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 # Flags of sbatch that fedweave sets, or that would change where a job writes and how it ends.
 RESERVED_FLAGS = (
-    "gpus_per_node", "cpus_per_task", "mem", "mem_per_cpu", "mem_per_gpu", "time", "partition", "nodes", "ntasks",
-    "array", "dependency", "requeue", "no_requeue", "signal", "output", "error", "input", "open_mode", "job_name",
+    "gpus_per_node",
+    "cpus_per_task",
+    "mem",
+    "mem_per_cpu",
+    "mem_per_gpu",
+    "time",
+    "partition",
+    "nodes",
+    "ntasks",
+    "array",
+    "dependency",
+    "requeue",
+    "no_requeue",
+    "signal",
+    "output",
+    "error",
+    "input",
+    "open_mode",
+    "job_name",
     "wrap",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,22 @@ HOST_HINT = f"go to a login node of the cluster, or set executor: local in {FILE
 CHECKED_SETTINGS = ("partition", "cpus", "memory", "gpus", "time")  # compared with what the nodes have
 ANSWER_TIMEOUT = 120  # seconds for an answer of the controller
 # States of a job that will run, or run again; every other one is an end.
-ACTIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED",
-          "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "PREEMPTED", "SPECIAL_EXIT"}  # fmt: skip
+ACTIVE = {
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "REQUEUE_FED",
+    "RESIZING",
+    "SIGNALING",
+    "STAGE_OUT",
+    "STOPPED",
+    "PREEMPTED",
+    "SPECIAL_EXIT",
+}
 NEVER = "DependencyNeverSatisfied"
 
 

@@ -42,13 +42,18 @@ def create_tasks(stages: Sequence[StaleStage], folder: Path, retries: int) -> di
                 raise BadInput(f"dvc.yaml: outs: {str(path)!r} is not inside of a folder; write it below results/")
         return {
             name: StageTask(
-                name, str(graph[name].cmd),
+                name,
+                str(graph[name].cmd),
                 {path: None if _overlaps(path, written) else digest(Path(path)) for path in inputs(graph[name])},
-                tuple(map(str, paths_of)), definition_digest(graph[name]), code, str(project_folder),
-                str(outcomes.absolute() / f"{name}.json"), retries,
+                tuple(map(str, paths_of)),
+                definition_digest(graph[name]),
+                code,
+                str(project_folder),
+                str(outcomes.absolute() / f"{name}.json"),
+                retries,
             )
             for name, paths_of in outputs.items()
-        }  # fmt: skip
+        }
 
 
 def inputs(stage: Any) -> list[str]:

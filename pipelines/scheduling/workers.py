@@ -296,11 +296,16 @@ def _save_automation(pool: str) -> None:
         for state in ("Completed", "Failed", "Cancelled", "Crashed", "TimedOut", "AwaitingRetry")
     }
     trigger = EventTrigger(
-        after={heartbeat}, expect={heartbeat, *ends}, match={"prefect.resource.id": ["prefect.flow-run.*"]},
+        after={heartbeat},
+        expect={heartbeat, *ends},
+        match={"prefect.resource.id": ["prefect.flow-run.*"]},
         # The workers of other pools may send heartbeats less often.
         match_related={"prefect.resource.role": "work-pool", "prefect.resource.name": pool},
-        for_each={"prefect.resource.id"}, posture=Posture.Proactive, threshold=1, within=timedelta(seconds=timeout),
-    )  # fmt: skip
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=timedelta(seconds=timeout),
+    )
     action = ChangeFlowRunState(name="Lost", state=StateType.CRASHED, message=LOST.format(timeout), force=False)
     name = pool_names.deployment("fedweave: lost workers", pool)
     automation = Automation(name=name, description=LOST.format(timeout), trigger=trigger, actions=[action])

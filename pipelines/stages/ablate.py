@@ -145,8 +145,20 @@ def table(
     for variant, outcome in outcomes.items():
         score, test = selection.summarise_run(frames[variant].to_numpy(), run.higher_is_better), tests.get(variant)
         compared = [getattr(test, column) if test else "" for column in COMPARED]
-        yield (name, variant, run.name, run.task, run.label, run.info["metric"], json.dumps(dict(outcome.settings)),
-               int(outcome.declared), *score, outcome.bytes, outcome.seconds, *compared)  # fmt: skip
+        yield (
+            name,
+            variant,
+            run.name,
+            run.task,
+            run.label,
+            run.info["metric"],
+            json.dumps(dict(outcome.settings)),
+            int(outcome.declared),
+            *score,
+            outcome.bytes,
+            outcome.seconds,
+            *compared,
+        )
 
 
 if __name__ == "__main__":

@@ -21,11 +21,21 @@ from . import terminal
 from .train import tuned_values
 
 COLUMNS = {
-    "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "pooled": "pooled",
-    "pre": "as\nreceived", "post": "after\ntraining", "worst10": "worst\n10 %", "vs_local": "vs\nLocal",
-    "vs_fedavg_ft": "vs\nFedAvg-FT", "gain": "gain /\nloss", "mib": "MiB", "seconds": "seconds",
+    "rank": "",
+    "method": "method",
+    "score": "mean ± std",
+    "interval": "95 % interval",
+    "pooled": "pooled",
+    "pre": "as\nreceived",
+    "post": "after\ntraining",
+    "worst10": "worst\n10 %",
+    "vs_local": "vs\nLocal",
+    "vs_fedavg_ft": "vs\nFedAvg-FT",
+    "gain": "gain /\nloss",
+    "mib": "MiB",
+    "seconds": "seconds",
     "published": "published",
-}  # fmt: skip
+}
 OPTIONAL = ("pooled", "pre", "post", "vs_local", "vs_fedavg_ft", "gain", "published")  # left out if they are empty
 # A narrow terminal omits these columns, in this order. Both evaluation points come last: they say which scores can be
 # compared.

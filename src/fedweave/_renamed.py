@@ -45,9 +45,12 @@ MOVED = {
     ("deployment", "deployment.wire"): "messages spec roster status support tensors decoding:tensors run_config",
 }
 PACKAGES = {
-    "api": "", "api.exported_model": "exported_model", "federation": "engine", "readers": "files",
+    "api": "",
+    "api.exported_model": "exported_model",
+    "federation": "engine",
+    "readers": "files",
     "server_networks": "families.networks",
-}  # fmt: skip
+}
 CLASSES = {("federation.federation", "Federation"): "Clients"}
 
 

@@ -225,8 +225,10 @@ class Setting:
     @property
     def maximum(self) -> float | None:
         """The largest number that the bounds admit, or None."""
-        return min((b.limit if isinstance(b, AtMost) else b.high for b in self.bounds
-                    if isinstance(b, AtMost | Between)), default=None)  # fmt: skip
+        return min(
+            (b.limit if isinstance(b, AtMost) else b.high for b in self.bounds if isinstance(b, AtMost | Between)),
+            default=None,
+        )
 
     def check_bounds(self, value: object, key: str) -> None:
         """Refuse a number, or a list with one, that is out of bounds.

@@ -51,14 +51,16 @@ def main(rate: float, task: Path, output: Path) -> None:
     module, rounds = Logistic(flat[0]["train"].shape[1], about["outputs"]), about["budget"]["rounds"]
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=rounds, evaluation_frequency=rounds + 1, train_cohort_size=len(users),
+            central_num_iterations=rounds,
+            evaluation_frequency=rounds + 1,
+            train_cohort_size=len(users),
             val_cohort_size=None,
         ),
         SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByDatapoints()]),
         PyTorchModel(module, partial(torch.optim.SGD), torch.optim.SGD(module.parameters(), lr=1.0)),
         NNTrainHyperParams(local_num_epochs=1, local_learning_rate=rate, local_batch_size=None),
         send_metrics_to_platform=False,
-    )  # fmt: skip
+    )
     for one, rows in zip(about["clients"], flat, strict=True):
         (output / one["folder"]).mkdir(parents=True)
         for part in ("val", "test"):

@@ -91,15 +91,28 @@ def compared(federation, tmp_path_factory):
     (folder / "fails.py").write_text("print('first')\nraise SystemExit('a reason')\n")
     c = fw.contestants
     methods = [
-        "fedavg", c.function(crash), c.program("python fails.py", folder=folder), c.function(base_rate),
-        c.estimator(LogisticRegression()), c.program("python mine.py", folder=folder, timeout=300),
-    ]  # fmt: skip
+        "fedavg",
+        c.function(crash),
+        c.program("python fails.py", folder=folder),
+        c.function(base_rate),
+        c.estimator(LogisticRegression()),
+        c.program("python mine.py", folder=folder, timeout=300),
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fw.compare(
-            federation, methods, model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)), rounds=ROUNDS,
-            batch_size=0, lr=RATE, seeds=2, metric="log_loss", central=False, progress=False, out=folder / "out",
-        )  # fmt: skip
+            federation,
+            methods,
+            model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)),
+            rounds=ROUNDS,
+            batch_size=0,
+            lr=RATE,
+            seeds=2,
+            metric="log_loss",
+            central=False,
+            progress=False,
+            out=folder / "out",
+        )
 
 
 def test_a_contestant_that_is_a_control_has_its_score_to_the_last_digit(compared):
@@ -192,8 +205,12 @@ def test_no_target_of_a_test_row_is_handed_out(task, tmp_path: Path):
     assert all(getattr(c, name).base is None for c in task.clients for name in arrays)
     write_task(task, tmp_path / "task")
     files = sorted(str(p.relative_to(tmp_path / "task")) for p in (tmp_path / "task").rglob("*") if p.is_file())
-    names = [f"clients/{i}/{part}.{kind}" for i in range(CLIENTS) for part in ("test", "train", "val")
-             for kind in ("csv", "npz", "parquet")]  # fmt: skip
+    names = [
+        f"clients/{i}/{part}.{kind}"
+        for i in range(CLIENTS)
+        for part in ("test", "train", "val")
+        for kind in ("csv", "npz", "parquet")
+    ]
     assert files == [*names, "task.json"]
     for i in range(CLIENTS):
         place = tmp_path / "task" / "clients" / str(i)
@@ -257,9 +274,14 @@ def oracle(task):
 
 def test_recommend_judges_contestants_in_the_last_comparison(federation, tmp_path: Path):
     advice = fw.recommend(
-        federation, [fw.contestants.function(oracle), fw.contestants.function(crash)], rounds=2, seeds=2, settings=1,
-        progress=False, out=tmp_path / "out",
-    )  # fmt: skip
+        federation,
+        [fw.contestants.function(oracle), fw.contestants.function(crash)],
+        rounds=2,
+        seeds=2,
+        settings=1,
+        progress=False,
+        out=tmp_path / "out",
+    )
     board = advice.board.set_index("method")
     assert {*board.index} == {"local", "fedavg", "fedavg_ft", "oracle"}
     assert board.index[0] == "oracle"

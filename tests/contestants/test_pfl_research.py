@@ -12,9 +12,16 @@ from tests import convex
 
 # pfl-research and what it imports beyond our own environment; `make peers` installs it with its own.
 PACKAGES = (
-    "pfl==0.6.0", "multiprocess==0.70.17", "dill==0.4.1", "dp-accounting==0.6.0", "prv-accountant==0.2.0",
-    "absl-py==2.5.1", "attrs==26.1.0", "dm-tree==0.1.10", "mpmath==1.4.1",
-)  # fmt: skip
+    "pfl==0.6.0",
+    "multiprocess==0.70.17",
+    "dill==0.4.1",
+    "dp-accounting==0.6.0",
+    "prv-accountant==0.2.0",
+    "absl-py==2.5.1",
+    "attrs==26.1.0",
+    "dm-tree==0.1.10",
+    "mpmath==1.4.1",
+)
 
 
 @pytest.mark.acceptance

@@ -33,23 +33,30 @@ for client in about["clients"]:
         np.savez(out / client["folder"] / f"{part}.npz", outputs=table)
 """
 MINE = {
-    "command": "python mine.py", "uses": ["more/"], "env": {"N": 1}, "timeout": 100, "settings": {"power": 50.0},
+    "command": "python mine.py",
+    "uses": ["more/"],
+    "env": {"N": 1},
+    "timeout": 100,
+    "settings": {"power": 50.0},
     "space": {"power": {"low": 0.1, "high": 50.0, "log": True}},
-}  # fmt: skip
+}
 STUDY: dict[str, Any] = {
     "study": "judged",
     "seeds": [0],
     "tasks": {
         "blobs": {
-            "dataset": "digits", "setting": "iid", "partition": {"name": "iid", "clients": 3, "seed": 0},
-            "model": {"name": "mlp", "hidden": 4}, "metric": "log_loss",
+            "dataset": "digits",
+            "setting": "iid",
+            "partition": {"name": "iid", "clients": 3, "seed": 0},
+            "model": {"name": "mlp", "hidden": 4},
+            "metric": "log_loss",
             "train": {"rounds": 2, "lr": 0.05, "batch_size": 0, "executor": "loop"},
         }
     },
     "runs": {f"blobs-{name}": {"task": "blobs", "method": name} for name in ("local", "mine", "fails")},
     "methods": {"local": {}, "mine": {"contestant": MINE}, "fails": {"contestant": {"command": "sh fails.sh"}}},
     "tune": {"trials": 2, "seeds": [1000], "workers": 1, "sampler": "random", "spaces": {"mine": MINE["space"]}},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -107,9 +107,16 @@ def test_series_without_a_spread_are_refused() -> None:
 
 @pytest.mark.parametrize(
     "units",
-    [{"offset": [0, 0]}, {}, {"offset": [0, 0, 0], "unit": [1, 1, 1]}, {"offset": "a", "unit": "b"},
-     {"offset": 0, "unit": 0}, {"offset": 0, "unit": [1, -1]}, {"offset": float("nan"), "unit": 1}],
-)  # fmt: skip
+    [
+        {"offset": [0, 0]},
+        {},
+        {"offset": [0, 0, 0], "unit": [1, 1, 1]},
+        {"offset": "a", "unit": "b"},
+        {"offset": 0, "unit": 0},
+        {"offset": 0, "unit": [1, -1]},
+        {"offset": float("nan"), "unit": 1},
+    ],
+)
 def test_impossible_units_of_targets_are_refused(units: dict[str, Any]) -> None:
     """Missing numbers, too many numbers, values that are not numbers, and a unit that targets cannot be divided by."""
     values = Dataset(

@@ -59,10 +59,16 @@ def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path)
     assert_refused(lambda: load_tensors(tmp_path / "models.pt"), "models.pt", "named pipe")
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01}, ["train.privacy.noise (1000000.0)", "noise 1e+12 is added"]),
-    ({"lr": 1000.0, "momentum": 1.0, "epochs": 9, "rounds": 9}, ["lower train.lr (1000.0)"]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01},
+            ["train.privacy.noise (1000000.0)", "noise 1e+12 is added"],
+        ),
+        ({"lr": 1000.0, "momentum": 1.0, "epochs": 9, "rounds": 9}, ["lower train.lr (1000.0)"]),
+    ],
+)
 def test_a_diverged_run_names_the_setting_to_change(changes: dict[str, Any], words: list[str]) -> None:
     """Noise larger than the model is not a fault of the step size."""
     with pytest.raises(Diverged) as caught:
@@ -179,10 +185,13 @@ def test_a_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     assert_refused(lambda: check_writable(tmp_path / "results" / "x"), "results", "cannot be written (Not a directory)")
 
 
-@pytest.mark.parametrize(("place", "command"), [
-    ("results", lambda: run_main(evaluate.main)),
-    ("data", lambda: main.run_command(lambda: single_run.run("local", rounds=1))),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("place", "command"),
+    [
+        ("results", lambda: run_main(evaluate.main)),
+        ("data", lambda: main.run_command(lambda: single_run.run("local", rounds=1))),
+    ],
+)
 def test_a_file_in_place_of_a_folder_of_the_project_is_refused(
     place: str,
     command: Callable[[], None],

@@ -135,8 +135,10 @@ def test_a_name_belongs_to_the_country_where_it_is_most_frequent() -> None:
     def line(mark: str, name: str, frequencies: str) -> str:
         return f"{mark:2} {name:26}"[:30].ljust(30) + frequencies.ljust(55) + " $"
 
-    comments = [f"#{' ' * 10}{name}{' ' * 9}$" if name else f"#{' ' * (at - 1)}|  $" for at, name in
-                ((0, "Great Britain"), (30, ""), (0, "Ireland"), (31, ""))]  # fmt: skip
+    comments = [
+        f"#{' ' * 10}{name}{' ' * 9}$" if name else f"#{' ' * (at - 1)}|  $"
+        for at, name in ((0, "Great Britain"), (30, ""), (0, "Ireland"), (31, ""))
+    ]
     rows = [line("M", "Aaron", "24"), line("F", "Zoé", "A1"), line("F", "Li+Na", " 1"), line("?", "Kim", "5")]
     rows += [line("F", "Zoe", " B"), line("M", "Zoe", "1"), line("M", "Nobody", "")]
     found = names.read_names([*comments, *rows])

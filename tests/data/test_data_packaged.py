@@ -87,8 +87,15 @@ def test_classes_have_their_names_in_the_table_of_labels(shoulder: Dataset, tmp_
     partition = data.partition(shoulder, "natural", 20, 0, split=SPLIT)
     out = data.describe(tmp_path, shoulder, partition)
     counts, names = label_counts(tmp_path / "labels.csv")
-    assert names == ["pendulum", "abduction", "forward elevation", "internal rotation", "external rotation",
-                     "trapezius extension", "upright row"]  # fmt: skip
+    assert names == [
+        "pendulum",
+        "abduction",
+        "forward elevation",
+        "internal rotation",
+        "external rotation",
+        "trapezius extension",
+        "upright row",
+    ]
     assert (*names,) == shoulder.class_names
     assert counts.tolist() == out["labels"]
 

@@ -172,11 +172,24 @@ def test_a_mirror_without_the_file_does_not_change_the_stored_sum(
     assert leftovers(tmp_path / "root") == {f"{PATH}.sha256"}
 
 
-@pytest.mark.parametrize("mirror", [
-    "/" + "x" * 5000, "x" * 300, "ftp://host/x", "file:///etc", "http://[::1", "http://.a..b/", "http://a b/",
-    "HTTP://127.0.0.1:9", "http://" + "x" * 5000, "http://127.0.0.1:9/" + "x" * 5000, "a\0b",
-    "http://127.0.0.1:9\r\nX: y", "https://127.0.0.1:port",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "mirror",
+    [
+        "/" + "x" * 5000,
+        "x" * 300,
+        "ftp://host/x",
+        "file:///etc",
+        "http://[::1",
+        "http://.a..b/",
+        "http://a b/",
+        "HTTP://127.0.0.1:9",
+        "http://" + "x" * 5000,
+        "http://127.0.0.1:9/" + "x" * 5000,
+        "a\0b",
+        "http://127.0.0.1:9\r\nX: y",
+        "https://127.0.0.1:port",
+    ],
+)
 def test_invalid_mirrors_are_refused(mirror: str, kind: str, tmp_path: Path) -> None:
     line = refusal("toy", tmp_path / "root", mirror)
     assert "dataset toy" in line

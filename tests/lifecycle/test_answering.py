@@ -155,9 +155,17 @@ def test_numbers_are_answered_and_scored(tmp_path: Path) -> None:
     for number in (1, 2):
         week(number).assign(late=lambda t: 2 * t["a"] + 0.5).to_csv(tmp_path / f"week-{number}.csv", index=False)
     life = fw.Lifecycle.begin(
-        tmp_path / "life", source=str(tmp_path / "week-?.csv"), client="site", label="late", key="id",
-        methods="local", rounds=1, train={"lr": 0.1}, model={"name": "linear"}, metric="mae",
-    )  # fmt: skip
+        tmp_path / "life",
+        source=str(tmp_path / "week-?.csv"),
+        client="site",
+        label="late",
+        key="id",
+        methods="local",
+        rounds=1,
+        train={"lr": 0.1},
+        model={"name": "linear"},
+        metric="mae",
+    )
     (tmp_path / "week-2.csv").rename(tmp_path / "later.csv")
     life.refresh()
     life.challenge()

@@ -210,8 +210,12 @@ def test_a_command_prints_rows(tmp_path: Path) -> None:
 
 def test_sources_that_contradict_themselves_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A password is not stored; it comes from the environment."""
-    for arguments in ({}, {"address": "a.csv", "command": "ls"}, {"address": "a.csv", "query": "select 1"},
-                      {"address": "sqlite:///a.db"}):  # fmt: skip
+    for arguments in (
+        {},
+        {"address": "a.csv", "command": "ls"},
+        {"address": "a.csv", "query": "select 1"},
+        {"address": "sqlite:///a.db"},
+    ):
         with pytest.raises(BadInput, match=r"source|query"):
             Source(**arguments)
     with pytest.raises(BadInput, match="has a password"):

@@ -94,8 +94,9 @@ def scored(differences: list[float], spread: float = 1.0) -> pd.DataFrame:
             about = {"delivery": number, "client": str(client), "rows": 100, "score": 90.0}
             gain = mean + spread * (client - 3.5) / 3.5
             entries.append({**about, "role": "champion", "version": 1})
-            entries.append({**about, "role": "challenger", "version": 2, "against": 1, "difference": gain,
-                            "variance": 100.0})  # fmt: skip
+            entries.append(
+                {**about, "role": "challenger", "version": 2, "against": 1, "difference": gain, "variance": 100.0}
+            )
     return pd.DataFrame(entries, columns=[*record.COLUMNS])
 
 

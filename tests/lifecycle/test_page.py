@@ -31,9 +31,11 @@ def life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 entries.append({**about, "role": "challenger", "version": 3, "against": 1, "difference": 1.0})
     record.append(life.folder, entries)
     record.write_drifts(life.folder, {5: [], 6: ["D: a (higher); 50 % of the rows moved."]})
-    events = (RoleEvent("2030-01-01", 1, FIRST, "There was none.", deployed(1)),
-              RoleEvent("2030-01-03", 3, BEGUN, "", deployed(3)),
-              RoleEvent("2030-01-04", 4, PROMOTED, "Better: +1.00 point.", replace(deployed(3), since=4)))  # fmt: skip
+    events = (
+        RoleEvent("2030-01-01", 1, FIRST, "There was none.", deployed(1)),
+        RoleEvent("2030-01-03", 3, BEGUN, "", deployed(3)),
+        RoleEvent("2030-01-04", 4, PROMOTED, "Better: +1.00 point.", replace(deployed(3), since=4)),
+    )
     roles.write_roles(life.folder, Roles(replace(deployed(3), since=4), None, events))
     arrivals = tuple(Arrival(i, "", "", f"week-{i}.csv", "", "2030-01-01", 30, 30, 0, 0, 30) for i in range(1, 7))
     aside = Quarantined("week-7.csv", "x", "2030-01-07", "column 'a' is missing", "")

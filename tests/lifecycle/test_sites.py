@@ -52,9 +52,10 @@ def test_a_new_site_has_a_model_the_same_night_and_one_that_leaves_is_archived(t
     assert life.load(life.roles.champion, before=4).since == {"G": 2}
     trained = life.federation(1).partition.train
     assert (left.event, left.reason) == (
-        roles.LEFT, "F has had no rows since delivery 2: its model is in archive/F-000002; it has "
+        roles.LEFT,
+        "F has had no rows since delivery 2: its model is in archive/F-000002; it has "
         f"{len(trained[5]) / sum(map(len, trained)):.0%} of the rows of the champion's training.",
-    )  # fmt: skip
+    )
     archived = exported_model.load(life.folder / "archive" / "F-000002")
     assert (archived.predict(rows) == life.champion.predict(rows, "F")).all()
     assert life.challenge() == []

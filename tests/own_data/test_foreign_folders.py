@@ -44,8 +44,16 @@ def write_pfllib(folder: Path, data: Any = None) -> Path:
             x, y = rows(i, part, (1, 8, 8))
             with (folder / part / f"{i}.npz").open("wb") as file:
                 np.savez_compressed(file, data=np.array({"x": x, "y": y} if data is None else data, dtype=object))
-    config = {"num_clients": 11, "num_classes": 2, "non_iid": True, "balance": False, "partition": "dir",
-              "Size of samples for labels in clients": [], "alpha": 0.1, "batch_size": 10}  # fmt: skip
+    config = {
+        "num_clients": 11,
+        "num_classes": 2,
+        "non_iid": True,
+        "balance": False,
+        "partition": "dir",
+        "Size of samples for labels in clients": [],
+        "alpha": 0.1,
+        "batch_size": 10,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 

@@ -17,9 +17,12 @@ def draw_rows(count: int = 300, clients: int = 4, seed: int = 0) -> dict[str, An
     owner = draws.choice(clients, size=count, p=np.arange(1, clients + 1) / np.arange(1, clients + 1).sum())
     session = [f"{i}-{n}" for i, n in zip(owner, draws.integers(6, size=count), strict=True)]
     return {
-        "x": draws.normal(size=(count, 3)), "y": draws.integers(2, size=count), "client": owner,
-        "time": draws.integers(40, size=count), "recording": np.array(session),
-    }  # fmt: skip
+        "x": draws.normal(size=(count, 3)),
+        "y": draws.integers(2, size=count),
+        "client": owner,
+        "time": draws.integers(40, size=count),
+        "recording": np.array(session),
+    }
 
 
 def make_federation(rule: str, seed: int = 0, **options: Any) -> tuple[fw.Federation, dict[str, Any]]:
@@ -115,8 +118,9 @@ def test_times_may_be_texts() -> None:
         federation = fw.Federation.from_arrays(x, y, client=["a"] * 30, time=texts)
         assert repr(federation) == "Federation 'own-data': 1 client, 30 rows of 2 values, 2 classes"
         assert [rows[0].tolist() for rows in (federation.partition.train, federation.partition.test)] == [
-            [*range(18)], [*range(24, 30)],
-        ]  # fmt: skip
+            [*range(18)],
+            [*range(24, 30)],
+        ]
 
 
 DATA = draw_rows()

@@ -184,8 +184,10 @@ def test_rows_in_both_training_and_test_are_reported() -> None:
     table = shops(300).dropna()
     twice = pd.concat([table, table], ignore_index=True)
     made = federation(twice)
-    test, train = (pd.util.hash_pandas_object(twice.iloc[np.concatenate(getattr(made.partition, part))], index=False)
-                   for part in ("test", "train"))  # fmt: skip
+    test, train = (
+        pd.util.hash_pandas_object(twice.iloc[np.concatenate(getattr(made.partition, part))], index=False)
+        for part in ("test", "train")
+    )
     assert made.notes[0].startswith(f"{test.isin(train).sum()} of {len(test)} test rows are training rows too")
     few = pd.DataFrame({"who": table["who"], "open": table["open"], "late": table["late"]})
     assert federation(few).notes == ()  # a table of two different rows

@@ -99,9 +99,15 @@ def test_forecasts_use_windows_in_the_order_of_time() -> None:
         run.predict(table.sample(frac=1, random_state=0), "town 1"), run.predict(window, "town 1")
     )
     arrays = fw.Federation.from_arrays(
-        HOUSES[["size"]], HOUSES["price"], client=HOUSES["town"], time=HOUSES["day"], window=8, horizon=3,
-        normalize="standard_client", gap=2,
-    )  # fmt: skip
+        HOUSES[["size"]],
+        HOUSES["price"],
+        client=HOUSES["town"],
+        time=HOUSES["day"],
+        window=8,
+        horizon=3,
+        normalize="standard_client",
+        gap=2,
+    )
     np.testing.assert_array_equal(arrays.dataset.x, federation.dataset.x)
     np.testing.assert_array_equal(arrays.partition.test[2], federation.partition.test[2])
 

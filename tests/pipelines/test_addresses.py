@@ -18,10 +18,15 @@ from tests.servers import ROOT, free_port
 @pytest.mark.parametrize("text", ["abc", "99999", "0", "-1", "5000 ", "٣", "9" * 5000])
 @pytest.mark.parametrize(
     ("variable", "command"),
-    [("MLFLOW_PORT", addresses.mlflow_address), ("MLFLOW_PORT", lambda: studies.run("quick")),
-     ("MLFLOW_PORT", ui.servers), ("PREFECT_PORT", ui.servers), ("PREFECT_PORT", workers._server_address)],
+    [
+        ("MLFLOW_PORT", addresses.mlflow_address),
+        ("MLFLOW_PORT", lambda: studies.run("quick")),
+        ("MLFLOW_PORT", ui.servers),
+        ("PREFECT_PORT", ui.servers),
+        ("PREFECT_PORT", workers._server_address),
+    ],
     ids=["address", "study", "mlflow", "prefect", "worker"],
-)  # fmt: skip
+)
 def test_a_value_that_is_not_a_port_is_refused(
     variable: str, command: Callable[[], object], text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,9 +27,15 @@ def test_the_alias_moves_with_the_champion_and_answers_all_along(store: str) -> 
     """With the reason and the data as tags; a second call changes nothing; a loaded model stays as it is."""
     week(1).to_csv("week-1.csv", index=False)
     life = fw.Lifecycle.begin(
-        "life", source="week-*.csv", client="site", label="late", methods="local", rounds=1, train={"lr": 0.5},
+        "life",
+        source="week-*.csv",
+        client="site",
+        label="late",
+        methods="local",
+        rounds=1,
+        train={"lr": 0.5},
         model={"name": "linear"},
-    )  # fmt: skip
+    )
     life.refresh()
     assert champions.record_life(life, store) == ""
     life.challenge()
@@ -54,8 +60,14 @@ def test_the_alias_moves_with_the_champion_and_answers_all_along(store: str) -> 
     assert champions.record_life(life, store) == "MLflow: models:/life@champion is version 2, local of version 2"
     version = client.get_model_version_by_alias("life", "champion")
     assert version.description == "Better: +1 point."
-    assert version.tags == {"data": promoted.data, "deliveries": "2", "event": PROMOTED, "method": "local",
-                            "warm_start": "version 1", "when": event.when}  # fmt: skip
+    assert version.tags == {
+        "data": promoted.data,
+        "deliveries": "2",
+        "event": PROMOTED,
+        "method": "local",
+        "warm_start": "version 1",
+        "when": event.when,
+    }
     rows = week(3)
     after = mlflow.pyfunc.load_model("models:/life@champion")
     own = rows[rows["site"] == "north"]

@@ -201,8 +201,10 @@ def test_stages_refuse_params_that_changed_during_their_work(
 ) -> None:
     """Checkpoints are kept, so that training continues when the change is undone."""
     for module, name, word in (
-        (tune, "search_record", "blobs"), (train, "train", "blobs-fedavg"), (ablate, "train", "lr"),
-    ):  # fmt: skip
+        (tune, "search_record", "blobs"),
+        (train, "train", "blobs-fedavg"),
+        (ablate, "train", "lr"),
+    ):
         with monkeypatch.context() as patch:
             edit_during(patch, module, name, change)
             with pytest.raises(BadInput, match=CHANGED):

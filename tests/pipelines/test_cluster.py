@@ -265,9 +265,19 @@ def test_the_most_specific_settings_apply() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(90, 90), ("90", 90), ("90:00", 90), ("1:30:00", 90), ("0:30", 1), ("1-12", 2160), ("1-12:00", 2160),
-     ("1-0:0:1", 1441), ("infinite", None), ("1:2:3:4", None)],
-)  # fmt: skip
+    [
+        (90, 90),
+        ("90", 90),
+        ("90:00", 90),
+        ("1:30:00", 90),
+        ("0:30", 1),
+        ("1-12", 2160),
+        ("1-12:00", 2160),
+        ("1-0:0:1", 1441),
+        ("infinite", None),
+        ("1:2:3:4", None),
+    ],
+)
 def test_durations_are_those_of_slurm(text: str | int, expected: int | None) -> None:
     assert resources.minutes(text) == expected
 

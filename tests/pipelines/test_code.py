@@ -189,8 +189,10 @@ def test_data_sets_partitions_and_methods_have_separate_digests(changed_digests:
 def test_a_search_depends_on_the_settings_of_its_own_runs(changed_digests: Callable[[Edits], set[str]]) -> None:
     """The number of processes changes no trial."""
     assert changed_digests({"params.yaml": ("trials: 2", "trials: 3")}) == {
-        "tasks/blobs.json", "tasks/digits.json", "tasks/digits-graph.json",
-    }  # fmt: skip
+        "tasks/blobs.json",
+        "tasks/digits.json",
+        "tasks/digits-graph.json",
+    }
     for setting in (("high: 2.0", "high: 3.0"), ("personal_epochs: 1", "personal_epochs: 2")):
         assert changed_digests({"params.yaml": setting}) == {"tasks/digits.json"}
     assert changed_digests({"params.yaml": ("workers: 2", "workers: 1")}) == set()
@@ -200,8 +202,11 @@ def test_the_code_of_a_model_belongs_to_its_runs_only(changed_digests: Callable[
     """The network of digits belongs to the runs on digits, and not to those on their graph."""
     changes = changed_digests({"src/fedweave/models/cnn.py": ("relu", "tanh")})
     assert {name for name in changes if name.startswith("runs/")} == {
-        "runs/digits-ditto.json", "runs/digits-fedavg.json", "runs/digits-mine.json", "runs/blobs-fedavg.json",
-    }  # fmt: skip
+        "runs/digits-ditto.json",
+        "runs/digits-fedavg.json",
+        "runs/digits-mine.json",
+        "runs/blobs-fedavg.json",
+    }
 
 
 def test_everything_that_trains_is_a_dependency(project: Project, original: dict[str, str]) -> None:
@@ -243,12 +248,17 @@ def test_every_form_of_import_is_followed(tmp_path: Path) -> None:
     lab = tmp_path / "lab"
     lab.mkdir()
     files = {
-        "__init__": "from .names import shown\n", "names": "def shown(): pass\n", "late": "", "dotted": "x = 1\n",
-        "typed": "", "alone": "", "sibling": "",
+        "__init__": "from .names import shown\n",
+        "names": "def shown(): pass\n",
+        "late": "",
+        "dotted": "x = 1\n",
+        "typed": "",
+        "alone": "",
+        "sibling": "",
         "main": "from typing import TYPE_CHECKING\nimport lab\nfrom lab import shown\nif TYPE_CHECKING:\n"
-                "    from lab import typed\n"
-                "def f():\n    from . import late\n    return lab.dotted.x\n",
-    }  # fmt: skip
+        "    from lab import typed\n"
+        "def f():\n    from . import late\n    return lab.dotted.x\n",
+    }
     for name, text in files.items():
         (lab / f"{name}.py").write_text(text)
     changes = {file.stem for file in find_dependencies([lab / "main.py"], [Root(tmp_path)])}

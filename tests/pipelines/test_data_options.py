@@ -53,8 +53,15 @@ def test_a_column_with_a_comma_in_its_name_is_used(tmp_path: Path) -> None:
     )
     table.to_csv(tmp_path / "rows.csv", index=False)
     own_data.compare(
-        tmp_path / "rows.csv", client="who", label="late", features='"size, cm"', methods="local", rounds=1, seeds=1,
-        out=tmp_path / "out", tune=0
-    )  # fmt: skip
+        tmp_path / "rows.csv",
+        client="who",
+        label="late",
+        features='"size, cm"',
+        methods="local",
+        rounds=1,
+        seeds=1,
+        out=tmp_path / "out",
+        tune=0,
+    )
     result = fw.load(tmp_path / "out")["local"]
     assert len(result.predict(table[["size, cm"]], "A")) == 60

@@ -32,13 +32,22 @@ def content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     np.savez(f"{RUN}/collaboration-0.npz", weights=np.eye(10)[None, None], rounds=np.array([1]))
     (tmp_path / RUN / "run.json").write_text("{}")
     words = {"own": "learned", "again": "replayed:digits-own", "other": "replayed:other/digits-x"}
-    runs = {f"digits-{key}": {"task": "digits", "method": "fedaghn", "set": {"graph": word}}
-            for key, word in words.items()}  # fmt: skip
+    runs = {
+        f"digits-{key}": {"task": "digits", "method": "fedaghn", "set": {"graph": word}} for key, word in words.items()
+    }
     runs["digits-given"] = {"task": "digits", "method": "sfl"}
     ablate = {"graph": {"run": "digits-own", "variants": {"given": {"graph": "given:m.csv"}}}}
     methods = {"fedaghn": {}, "sfl": {"graph": "given:m.csv"}}
-    made = {"study": "small", "seeds": [0], "datasets": ["digits"], "tasks": {"digits": DIGITS}, "runs": runs,
-            "methods": methods, "tune": {"trials": 0}, "ablate": ablate}  # fmt: skip
+    made = {
+        "study": "small",
+        "seeds": [0],
+        "datasets": ["digits"],
+        "tasks": {"digits": DIGITS},
+        "runs": runs,
+        "methods": methods,
+        "tune": {"trials": 0},
+        "ablate": ablate,
+    }
     return {**made, "graphs": graphs.graph_paths(made)}
 
 

@@ -121,10 +121,13 @@ def test_sentences_count_the_tests() -> None:
     """How often a learned graph is above or below a control, by intervals, and the numbers about its rows."""
     text, tests = _text(), pd.read_csv(boards.FOLDER / "graphs.tests.csv")
     for word, sentence in (
-        ("uniform", "Of {} comparisons with the same method under uniform weights, {} have an interval above zero, "
-         "{} of them there, and {} have one below."),
+        (
+            "uniform",
+            "Of {} comparisons with the same method under uniform weights, {} have an interval above zero, "
+            "{} of them there, and {} have one below.",
+        ),
         ("shuffled", "Of {} with shuffled weights, {} have an interval above zero and {} have one below."),
-    ):  # fmt: skip
+    ):
         part = tests[tests["other"].str.endswith(f"-{word}]")]
         above, below = part[part["low"] > 0], part[part["high"] < 0]
         there = [above["task"].isin(CIFAR100).sum()] if word == "uniform" else []

@@ -110,8 +110,16 @@ def test_an_unchanged_pipeline_is_replaced(project: Path, monkeypatch: pytest.Mo
 def test_git_ignores_the_files_that_a_federation_writes(tmp_path: Path, ignored: str) -> None:
     """Rows of clients and secret keys, by the names in README.md and docs/federation.md. Code is not ignored."""
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
-    written = ("app/spec.json", "app-data/client-0.pt", "client.pt", "federation/keys/client-0", "my-keys/hospital-1",
-               "server-keys/server.key", "state/client.pt", "superlink.db")  # fmt: skip
+    written = (
+        "app/spec.json",
+        "app-data/client-0.pt",
+        "client.pt",
+        "federation/keys/client-0",
+        "my-keys/hospital-1",
+        "server-keys/server.key",
+        "state/client.pt",
+        "superlink.db",
+    )
     for name in (*written, ".gitignore", "src/federation/code.py"):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)

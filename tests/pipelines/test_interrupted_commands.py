@@ -21,8 +21,23 @@ main()
 """
 SETTINGS = ["--rounds", "10", "--set", "train.checkpoint=1"]
 RUN = ["run", "--method", "fedavg", *SETTINGS, "--set", "train.epochs=3"]
-COMPARE = ["compare", "rows.csv", "--client", "shop", "--label", "late", "--methods", "local,fedavg", "--seeds", "2",
-           *SETTINGS, "--set", "train.epochs=10", "--tune", "0"]  # fmt: skip
+COMPARE = [
+    "compare",
+    "rows.csv",
+    "--client",
+    "shop",
+    "--label",
+    "late",
+    "--methods",
+    "local,fedavg",
+    "--seeds",
+    "2",
+    *SETTINGS,
+    "--set",
+    "train.epochs=10",
+    "--tune",
+    "0",
+]
 OUTPUT = {"run": "--output", "compare": "--out"}
 
 

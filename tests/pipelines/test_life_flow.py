@@ -24,9 +24,16 @@ def test_a_night_reports_drift_once(reporting: str, tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     Path("week-1.csv").write_text(ROWS, encoding="utf-8")
     fw.Lifecycle.begin(
-        "life", source="week-*.csv", client="site", label="late", key="id", methods="local", rounds=1,
-        train={"lr": 0.1}, model={"name": "linear"},
-    )  # fmt: skip
+        "life",
+        source="week-*.csv",
+        client="site",
+        label="late",
+        key="id",
+        methods="local",
+        rounds=1,
+        train={"lr": 0.1},
+        model={"name": "linear"},
+    )
     told = list[tuple[str, int, list[str]]]()
     monkeypatch.setattr(notifications, "report_drift", lambda *words: told.append(words))
     night("life")
@@ -47,9 +54,16 @@ def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: 
     Path("week-1.csv").write_text(ROWS, encoding="utf-8")
     Path("week-2.csv").write_text(ROWS[:-5], encoding="utf-8")
     fw.Lifecycle.begin(
-        "life", source="week-*.csv", client="site", label="late", key="id", methods="local", rounds=1,
-        train={"lr": 0.1}, model={"name": "linear"},
-    )  # fmt: skip
+        "life",
+        source="week-*.csv",
+        client="site",
+        label="late",
+        key="id",
+        methods="local",
+        rounds=1,
+        train={"lr": 0.1},
+        model={"name": "linear"},
+    )
     state = night("life", return_state=True)
     assert state.is_completed(), state.message
     with get_client(sync_client=True) as client:
@@ -58,8 +72,10 @@ def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: 
         runs = {run.name: run for run in client.read_flow_runs(flow_run_filter=own)}
         tables = {one.key: json.loads(str(one.data)) for one in client.read_artifacts(flow_run_filter=own)}
     assert [runs[f"{step} of life"].state_name for step in ("refresh", "evaluate", "challenge")] == [
-        "Quarantined", "Completed", "Completed",
-    ]  # fmt: skip
+        "Quarantined",
+        "Completed",
+        "Completed",
+    ]
     assert [row["delivery"] for row in tables["life-deliveries"]] == ["quarantined", 1]
     assert tables["life-deliveries"][0]["why"].startswith("ends within a line")
     assert tables["life-scores"] == []

@@ -22,8 +22,25 @@ from fedweave.pipelines.commands import lifecycle
 from tools.guides import ROOT, guide
 
 ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
-BEGIN = ["life", "--source", "week-*.csv", "--client", "site", "--label", "late", "--key", "id", "--method", "local",
-         "--rounds", "1", "--set", "lr=0.1", "--set", "model.hidden=4"]  # fmt: skip
+BEGIN = [
+    "life",
+    "--source",
+    "week-*.csv",
+    "--client",
+    "site",
+    "--label",
+    "late",
+    "--key",
+    "id",
+    "--method",
+    "local",
+    "--rounds",
+    "1",
+    "--set",
+    "lr=0.1",
+    "--set",
+    "model.hidden=4",
+]
 
 
 def call(*words: str) -> str:

@@ -55,8 +55,11 @@ def test_each_stage_that_was_not_skipped_has_one_line(status: int, last: str) ->
     view.show_error("error: a line of its own")
     view.end(status)
     shown = output.getvalue().splitlines()
-    assert [line.split()[:2] for line in shown[:3]] == [["2/12", "train@digits-ditto"], ["3/12", "evaluate"],
-                                                        ["4/12", "report"]]  # fmt: skip
+    assert [line.split()[:2] for line in shown[:3]] == [
+        ["2/12", "train@digits-ditto"],
+        ["3/12", "evaluate"],
+        ["4/12", "report"],
+    ]
     assert ("failed after" in shown[2]) == bool(status)
     assert shown[3].startswith(last)
     assert len(shown) == 4

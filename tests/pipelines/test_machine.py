@@ -66,8 +66,9 @@ class Unavailable(Exception):
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_reading_that_fails_is_left_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any exception: the training result is not lost, and the other readings are there."""
-    cuda = SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1, mem_get_info=lambda _: (1, 2),
-                           utilization=lambda _: 50)  # fmt: skip
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, device_count=lambda: 1, mem_get_info=lambda _: (1, 2), utilization=lambda _: 50
+    )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     whole = machine.sample()
 

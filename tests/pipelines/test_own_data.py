@@ -37,23 +37,39 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("own")
     flights().to_csv(place / "flights.csv", index=False)
     own_data.compare(
-        place / "flights.csv", out=place / "out", time="time_hour", split="chronological", gap=2,
-        shares="0.5,0.2,0.3", settings=["lr=0.2", "model.hidden=8"], **SETTINGS,
-    )  # fmt: skip
+        place / "flights.csv",
+        out=place / "out",
+        time="time_hour",
+        split="chronological",
+        gap=2,
+        shares="0.5,0.2,0.3",
+        settings=["lr=0.2", "model.hidden=8"],
+        **SETTINGS,
+    )
     return place
 
 
 def test_the_scores_are_those_of_the_api(folder: Path) -> None:
     """The folder has the report and the tables."""
     federation = fw.Federation.from_pandas(
-        pd.read_csv(folder / "flights.csv"), client="dest", label="late", time="time_hour", gap=2,
-        shares={"train": 0.5, "val": 0.2, "test": 0.3}, name="flights",
-    )  # fmt: skip
+        pd.read_csv(folder / "flights.csv"),
+        client="dest",
+        label="late",
+        time="time_hour",
+        gap=2,
+        shares={"train": 0.5, "val": 0.2, "test": 0.3},
+        name="flights",
+    )
     with pytest.warns(UserWarning, match="validation round"):
         done = fw.compare(
-            federation, ["local", "ditto"], model={"name": "mlp", "hidden": 8}, lr=0.2, rounds=3, seeds=2,
+            federation,
+            ["local", "ditto"],
+            model={"name": "mlp", "hidden": 8},
+            lr=0.2,
+            rounds=3,
+            seeds=2,
             progress=False,
-        )  # fmt: skip
+        )
     ran = fw.load(folder / "out")
     pd.testing.assert_frame_equal(ran.scores(), done.scores(), check_exact=True)
     assert {"report.html", "leaderboard.csv", "runs", "partitions"} <= {
@@ -252,8 +268,9 @@ def test_settings_of_evaluation_reach_a_comparison(folder: Path, tmp_path: Path)
     own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out", tune=0)
     assert {*fw.load(tmp_path / "out")["local"].history["round"]} == {2, 4}
     with pytest.raises(fw.BadInput, match=r"--set evaluate\.every: a race sets its evaluation itself"):
-        recommend.recommend(folder / "flights.csv", client="dest", label="late", out=tmp_path / "no",
-                            settings=["evaluate.every=2"])  # fmt: skip
+        recommend.recommend(
+            folder / "flights.csv", client="dest", label="late", out=tmp_path / "no", settings=["evaluate.every=2"]
+        )
 
 
 def test_what_the_report_deploys_predicts(tmp_path: Path) -> None:

@@ -19,9 +19,17 @@ def test_from_a_file_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     table = table.assign(site=owner, sort=federation.dataset.labels)[:1360]
     table.to_csv(tmp_path / "rows.csv", index=False)
     recommend.recommend(
-        tmp_path / "rows.csv", client="site", label="sort", out=tmp_path / "out", methods="ditto", rounds=3,
-        seeds=1, points=2, settings=["model.hidden=4"], budget="none",
-    )  # fmt: skip
+        tmp_path / "rows.csv",
+        client="site",
+        label="sort",
+        out=tmp_path / "out",
+        methods="ditto",
+        rounds=3,
+        seeds=1,
+        points=2,
+        settings=["model.hidden=4"],
+        budget="none",
+    )
     printed = capsys.readouterr().out
     advice = fw.Recommendation.load(tmp_path / "out")
     assert advice.lines[0].text in printed

@@ -79,8 +79,11 @@ def test_printed_numbers_are_those_of_the_papers(path: Path) -> None:
     name = rows["study"].iloc[0]
     tasks = [task for task in catalogue.expand(name, ROOT / "studies")["tasks"].values() if task.get("published")]
     columns = {(t["dataset"], t["setting"]): published.reference(t["published"], "", "") for t in tasks}
-    numbers = {(r.table, cell(r.dataset, r.setting, r.method)): (r.mean * UNIT[r.metric], r.std * UNIT[r.metric])
-             for r in published.rows(name.split("/")[0]) if r.metric in UNIT}  # fmt: skip
+    numbers = {
+        (r.table, cell(r.dataset, r.setting, r.method)): (r.mean * UNIT[r.metric], r.std * UNIT[r.metric])
+        for r in published.rows(name.split("/")[0])
+        if r.metric in UNIT
+    }
     beside = rows[rows["published_mean"].notna()]
     assert (len(beside) == 0) == (not columns or path.stem.endswith("-reduced"))
     for line in beside.to_dict("records"):
@@ -394,8 +397,9 @@ def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
         rows.to_csv(folder / FOLDER / name.replace("table", "one"), index=False)
     # A pair of one seed has no p, and the others are corrected as if it were not there.
     assert answers(folder, *(f"{{p | paper/table | {key} | {a} | {b}}}" for a, b in pairs), one) == [
-        *cells, "one seed: no verdict"
-    ]  # fmt: skip
+        *cells,
+        "one seed: no verdict",
+    ]
     with pytest.raises(BadInput, match="one seed: no verdict"):
         questions.ask(one.strip("{}"))
     assert questions.ask("better | paper/one | Local").values == (0, 0)

@@ -102,10 +102,16 @@ def test_in_the_projects_own_file_every_run_is_its_own(
 
 @pytest.mark.parametrize(
     ("uri", "own"),
-    [("sqlite:///mlflow.db", True), ("sqlite:///{here}/deep/mlflow.db?timeout=9", True), ("{here}/mlruns", True),
-     ("sqlite:///../mlflow.db", False), ("http://127.0.0.1:5000", False), ("postgresql+psycopg2://u@h/mlflow", False),
-     ("databricks", False)],
-)  # fmt: skip
+    [
+        ("sqlite:///mlflow.db", True),
+        ("sqlite:///{here}/deep/mlflow.db?timeout=9", True),
+        ("{here}/mlruns", True),
+        ("sqlite:///../mlflow.db", False),
+        ("http://127.0.0.1:5000", False),
+        ("postgresql+psycopg2://u@h/mlflow", False),
+        ("databricks", False),
+    ],
+)
 def test_a_file_in_the_folder_is_the_projects_own(
     uri: str, own: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

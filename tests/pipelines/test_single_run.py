@@ -158,8 +158,11 @@ def test_a_data_set_of_a_plug_in_needs_a_partition_in_the_command(
     with pytest.raises(fw.BadInput, match=r"--dataset own-lines: .*add for example --set partition\.name=iid"):
         single_run.run("fedavg", dataset="own-lines", uses=["own_lines.py"])
     single_run.run(
-        "fedavg", dataset="own-lines", uses=["own_lines.py"], output=tmp_path / "out",
+        "fedavg",
+        dataset="own-lines",
+        uses=["own_lines.py"],
+        output=tmp_path / "out",
         settings=["partition.name=iid", "partition.clients=3", "train.rounds=2", "train.lr=0.5"],
-    )  # fmt: skip
+    )
     assert np.isfinite(fw.load(tmp_path / "out")["fedavg"].scores).all()
     del DATASETS["own-lines"]  # other tests in this process iterate over all data sets

@@ -196,8 +196,10 @@ def test_searches_and_ablations_are_parents_of_their_trials_and_variants(store: 
     assert parent.data.metrics["importance/lr"] == 0.7
     depth = next(run for run in kinds["ablation"] if run.info.run_name == "depth")
     assert {run.data.params["depth"]: run.data.metrics["accuracy"] for run in children(runs, depth.info.run_id)} == {
-        "1": 78.0, "3": 80.1, "5": 79.5,
-    }  # fmt: skip
+        "1": 78.0,
+        "3": 80.1,
+        "5": 79.5,
+    }
 
 
 def test_a_saved_view_lists_the_methods_of_a_task(store: str, tmp_path: Path) -> None:

@@ -369,8 +369,9 @@ def test_two_objectives_take_the_fewest_bytes_near_the_best_score(project: Path)
     mirror = dashboard.SearchReplica(validate.load())
     mirror.update()
     assert [*optuna.load_study(study_name=RUN, storage=mirror.storage).metric_names] == [
-        "validation score", "bytes of a repetition",
-    ]  # fmt: skip
+        "validation score",
+        "bytes of a repetition",
+    ]
 
 
 def test_the_rule_of_one_standard_error() -> None:
@@ -385,8 +386,10 @@ def test_the_rule_of_one_standard_error() -> None:
     assert trials.choose_trial(opened, [finished[0], finished[2]]).number == 0
     assert [trial.number for trial in trials.pareto_front(opened, finished)] == [0, 1, 2]
     assert {trial.number for trial in opened.best_trials} == {0, 1, 2}
-    errors = study_of(*((-score, sent, (-np.array(clients)).tolist()) for score, sent, clients in (best, near, cheap)),
-                      directions=("minimize", "minimize"))  # fmt: skip
+    errors = study_of(
+        *((-score, sent, (-np.array(clients)).tolist()) for score, sent, clients in (best, near, cheap)),
+        directions=("minimize", "minimize"),
+    )
     assert trials.choose_trial(errors, errors.get_trials()).number == 1
 
 

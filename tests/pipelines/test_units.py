@@ -20,17 +20,27 @@ from tools.docs import claims
 METHODS = ("local", "fedavg_ft")
 SPLIT = {"train": 0.1, "val": 0.2, "test": 0.7}
 PARAMS = {
-    "study": "small", "about": "", "seeds": [0, 1], "datasets": ["shoulder"],
+    "study": "small",
+    "about": "",
+    "seeds": [0, 1],
+    "datasets": ["shoulder"],
     "tasks": {
         "arms": {
-            "dataset": "shoulder", "setting": "arms", "normalize": "standard", "model": {"name": "mlp", "hidden": [4]},
+            "dataset": "shoulder",
+            "setting": "arms",
+            "normalize": "standard",
+            "model": {"name": "mlp", "hidden": [4]},
             "partition": {"name": "natural", "clients": 20, "seed": 0, "split": SPLIT},
-            "train": {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.2}, "evaluate": {"select": "last"},
+            "train": {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.2},
+            "evaluate": {"select": "last"},
         }
     },
     "runs": {f"arms-{name}": {"task": "arms", "method": name} for name in METHODS},
-    "methods": {name: {} for name in METHODS}, "tune": {"trials": 0, "seeds": [1000]}, "ablate": {}, "margins": {},
-}  # fmt: skip
+    "methods": {name: {} for name in METHODS},
+    "tune": {"trials": 0, "seeds": [1000]},
+    "ablate": {},
+    "margins": {},
+}
 WORDS = "Clients of one unit count as one: 20 clients, 10 units."
 
 

@@ -219,9 +219,17 @@ def make_rows(kind: str) -> tuple[fw.Federation, Any, dict[str, Any]]:
 
 @pytest.mark.parametrize(
     ("kind", "method"),
-    [("numbers", "fedrep"), ("forecast", "fedavg_ft"), ("graph", "fedavg"), ("graph of tables", "local"),
-     ("own", "local"), ("attention", "local"), ("rows", "knn_per"), ("rows", "fedrod")],
-)  # fmt: skip
+    [
+        ("numbers", "fedrep"),
+        ("forecast", "fedavg_ft"),
+        ("graph", "fedavg"),
+        ("graph of tables", "local"),
+        ("own", "local"),
+        ("attention", "local"),
+        ("rows", "knn_per"),
+        ("rows", "fedrod"),
+    ],
+)
 def test_every_kind_of_model_is_exported(
     kind: str, method: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

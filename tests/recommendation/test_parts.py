@@ -156,11 +156,15 @@ def test_the_table_of_a_rung_has_the_best_first_and_the_diverged_last(tmp_path: 
 
 def test_the_best_candidate_represents_its_method() -> None:
     table = pd.DataFrame({"candidate": ["ditto-s2", "local", "ditto"]})
-    running = [Candidate("ditto", "ditto", "ditto"), Candidate("ditto-s2", "ditto", "ditto", {"lam": 2.0}),
-               Candidate("local", "local", "local")]  # fmt: skip
+    running = [
+        Candidate("ditto", "ditto", "ditto"),
+        Candidate("ditto-s2", "ditto", "ditto", {"lam": 2.0}),
+        Candidate("local", "local", "local"),
+    ]
     assert race.best_candidates(running, table) == [
-        Candidate("ditto", "ditto", "ditto", {"lam": 2.0}), Candidate("local", "local", "local")
-    ]  # fmt: skip
+        Candidate("ditto", "ditto", "ditto", {"lam": 2.0}),
+        Candidate("local", "local", "local"),
+    ]
 
 
 def board(**methods: tuple[str, float, str, int]) -> pd.DataFrame:

@@ -69,8 +69,9 @@ def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
     controls = grouped.comparison.controls()
     kinds = controls.set_index("control")["kind"].to_dict()
     assert {name: kinds[name] for name in ("Majority class", "Central")} == {
-        "Majority class": "control", "Central": "not federated",
-    }  # fmt: skip
+        "Majority class": "control",
+        "Central": "not federated",
+    }
     assert kinds["Partial pooling"] == "control"
 
 

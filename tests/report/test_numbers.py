@@ -26,10 +26,13 @@ def test_a_better_pooled_model_has_a_gap_above_zero(metric: str, pooled: float, 
 def test_costs_over_rounds_are_those_of_one_seed() -> None:
     log = pd.DataFrame(
         {
-            "seed": [0, 0, 1, 1], "round": [1, 2, 1, 2], "bytes_up": [2**20, 2**20, 3 * 2**20, 3 * 2**20],
-            "bytes_down": [0, 2**20, 0, 2**20], "seconds": [1.0, 2.0, 3.0, 4.0],
+            "seed": [0, 0, 1, 1],
+            "round": [1, 2, 1, 2],
+            "bytes_up": [2**20, 2**20, 3 * 2**20, 3 * 2**20],
+            "bytes_down": [0, 2**20, 0, 2**20],
+            "seconds": [1.0, 2.0, 3.0, 4.0],
         }
-    )  # fmt: skip
+    )
     run: Any = SimpleNamespace(name="r", rounds=log)
     table = rounds._cumulative_cost(run)
     assert table[[*rounds.COSTS.values()]].to_numpy().tolist() == [[2.0, 2.0], [5.0, 5.0]]

@@ -138,10 +138,17 @@ class Board:
         own, where = read_own_terms(folder), f"contestant {name}"
         with relocate({"contestants.program": where}):
             return contestants.program(
-                own.command, name=name, folder=folder, uses=["."], timeout=self.terms.seconds,
-                memory=self.terms.memory, requirements=own.requirements, settings=own.settings, space=own.space,
+                own.command,
+                name=name,
+                folder=folder,
+                uses=["."],
+                timeout=self.terms.seconds,
+                memory=self.terms.memory,
+                requirements=own.requirements,
+                settings=own.settings,
+                space=own.space,
                 sandbox=self.terms.sandbox,
-            )  # fmt: skip
+            )
 
     def build_all(self) -> list[type[Contestant]]:
         """All contestants, whose files have the digests of contestants.yaml.

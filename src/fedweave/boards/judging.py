@@ -32,6 +32,14 @@ def run(board: Board, listed: Sequence[type[Contestant]], progress: bool = True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # the page has them
         return compare(
-            board.federation(), [*terms.methods, *listed], model=terms.model, rounds=terms.rounds, seeds=terms.seeds,
-            tune=terms.tune, out=board.results, name="board", progress=progress, **settings,
-        )  # fmt: skip
+            board.federation(),
+            [*terms.methods, *listed],
+            model=terms.model,
+            rounds=terms.rounds,
+            seeds=terms.seeds,
+            tune=terms.tune,
+            out=board.results,
+            name="board",
+            progress=progress,
+            **settings,
+        )

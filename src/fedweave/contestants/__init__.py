@@ -192,9 +192,13 @@ def flower(
 
 
 def pfllib(
-    checkout: Path | str, arguments: str | Sequence[str], *, python: Path | str = "python", name: str | None = None,
+    checkout: Path | str,
+    arguments: str | Sequence[str],
+    *,
+    python: Path | str = "python",
+    name: str | None = None,
     **options: Any,
-) -> type[Contestant]:  # fmt: skip
+) -> type[Contestant]:
     """PFLlib's command line as a contestant, from a checkout of your own, which is only read.
 
     Its predictions are those of its last evaluation. Its rounds are those of the methods unless `arguments` have -gr.
@@ -220,9 +224,13 @@ def pfllib(
 
 
 def flbench(
-    checkout: Path | str, arguments: str | Sequence[str], *, python: Path | str = "python", name: str | None = None,
+    checkout: Path | str,
+    arguments: str | Sequence[str],
+    *,
+    python: Path | str = "python",
+    name: str | None = None,
     **options: Any,
-) -> type[Contestant]:  # fmt: skip
+) -> type[Contestant]:
     """FL-bench's command line as a contestant, from a checkout of your own, which is only read.
 
     Its predictions are those of its last evaluation. Its rounds are those of the methods unless `arguments` have

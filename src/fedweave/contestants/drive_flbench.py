@@ -51,8 +51,13 @@ def main(words: list[str]) -> None:
 def complete(arguments: list[str], rounds: int, seed: int) -> list[str]:
     """The settings of its command line, with those that they lack; the last round evaluates all clients."""
     given = dict(word.partition("=")[::2] for word in arguments)
-    defaults = {"dataset.name": TABLE, "model.name": "2nn", "common.global_epoch": rounds, "common.seed": seed,
-                "common.use_cuda": "false"}  # fmt: skip
+    defaults = {
+        "dataset.name": TABLE,
+        "model.name": "2nn",
+        "common.global_epoch": rounds,
+        "common.seed": seed,
+        "common.use_cuda": "false",
+    }
     last = given.get("common.global_epoch", rounds)
     # Without evaluation while clients train, all outputs are those of the last round.
     fixed = {"mode": "serial", "common.client_side_evaluation": "false", "common.test.client.interval": last}
@@ -86,9 +91,17 @@ def write_data(folder: Path, rows: dict[str, Any], about: dict[str, Any]) -> Non
         pickle.dump({"separation": separation, "data_indices": rows["indices"]}, file)
     np.save(folder / "data.npy", rows["x"])
     np.save(folder / "targets.npy", rows["y"])
-    facts = {"client_num": count, "split": "sample", "test_ratio": 0.25, "val_ratio": 0.25, "seed": about["seed"],
-             "IID_ratio": 0.0, "dimension": int(np.prod(rows["x"].shape[1:])), "class_num": about["outputs"],
-             "monitor_window_name_suffix": about["name"]}  # fmt: skip
+    facts = {
+        "client_num": count,
+        "split": "sample",
+        "test_ratio": 0.25,
+        "val_ratio": 0.25,
+        "seed": about["seed"],
+        "IID_ratio": 0.0,
+        "dimension": int(np.prod(rows["x"].shape[1:])),
+        "class_num": about["outputs"],
+        "monitor_window_name_suffix": about["name"],
+    }
     (folder / "args.json").write_text(json.dumps(facts), encoding="utf-8")
 
 

@@ -30,8 +30,14 @@ def main(words: list[str]) -> None:
         *words[1:-2],
         *(str(word) for name, value in about["settings"].items() for word in (f"-{name}", value)),
     ]
-    defaults = {"-data": "fedweave", "-gr": about["budget"]["rounds"], "-dev": "cpu", "-nc": len(about["clients"]),
-                "-ncl": about["outputs"], "-t": 1}  # fmt: skip
+    defaults = {
+        "-data": "fedweave",
+        "-gr": about["budget"]["rounds"],
+        "-dev": "cpu",
+        "-nc": len(about["clients"]),
+        "-ncl": about["outputs"],
+        "-t": 1,
+    }
     arguments += [str(w) for name, value in defaults.items() if name not in arguments for w in (name, value)]
     clients = [
         {part: dict(np.load(task / one["folder"] / f"{part}.npz")) for part in PARTS} for one in about["clients"]

@@ -30,9 +30,22 @@ from fedweave.files.atomic import write_atomic
 MARK = "FEDWEAVE_CONTESTANT"  # the variable by which a child is found that has left the process group
 # Variables that a program gets; others, among which may be passwords, it gets only by `env`.
 PASSED = (
-    "PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "R_HOME", "R_LIBS", "R_LIBS_USER", "JULIA_DEPOT_PATH",
-)  # fmt: skip
+    "PATH",
+    "HOME",
+    "USER",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "VIRTUAL_ENV",
+    "PYTHONPATH",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "R_HOME",
+    "R_LIBS",
+    "R_LIBS_USER",
+    "JULIA_DEPOT_PATH",
+)
 LARGEST_FILE = 1 << 30  # bytes of a file that a program may write, its log among them
 LARGEST_OUTPUT = 1 << 32  # bytes of all files in its folders, which are looked at now and then
 LARGEST_LOG = 1 << 26  # bytes of what it prints, which are looked at with them
@@ -111,9 +124,15 @@ class ProgramRunner(Runner):
 
 
 def run_program(
-    words: Sequence[str], folder: Path, env: Mapping[str, str], timeout: float, memory: float | None, log: Path,
-    written: Path | None = None, origins: Origins | None = None,
-) -> str:  # fmt: skip
+    words: Sequence[str],
+    folder: Path,
+    env: Mapping[str, str],
+    timeout: float,
+    memory: float | None,
+    log: Path,
+    written: Path | None = None,
+    origins: Origins | None = None,
+) -> str:
     """Run a command; returns why it failed, or nothing. No process that it started is left.
 
     A child that has left the process group is found by a variable of its environment, on Linux. One that has cleared
@@ -135,9 +154,13 @@ def run_program(
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["/bin/sh", "-c", f'{limits}exec "$@"', "sh", *words],
-            stdin=subprocess.PIPE if origins else subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            cwd=folder, env={**env, MARK: mark}, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE if origins else subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            env={**env, MARK: mark},
+            start_new_session=True,
+        )
         try:
             code = _wait(process, timeout, written, log, origins)
         except subprocess.TimeoutExpired:

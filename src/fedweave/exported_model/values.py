@@ -161,8 +161,10 @@ def as_times(column: np.ndarray, where: str = "time", decided: bool = True) -> n
         ) from error
     _refuse_missing(times.isna().to_numpy(), len(times), where)
     if texts and (first := times.min()).year < FIRST_YEAR:
-        raise InputError(f"{where}: {_show(values[int(times.argmin())])} would be the year {first.year}; give numbers, "
-                         "with a point as the decimal mark, or such as 2024-05-31 17:00")  # fmt: skip
+        raise InputError(
+            f"{where}: {_show(values[int(times.argmin())])} would be the year {first.year}; give numbers, "
+            "with a point as the decimal mark, or such as 2024-05-31 17:00"
+        )
     return np.asarray(times.dt.as_unit("us").astype("int64").to_numpy())
 
 

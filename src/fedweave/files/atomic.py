@@ -24,8 +24,15 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Errors that the user can fix: no space, a folder that is read-only or of another user, a file in the place of a folder
 # or the reverse, a name that is too long, or links in a circle.
 USER_ERRORS = FULL | {
-    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
-}  # fmt: skip
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+}
 
 
 @contextmanager

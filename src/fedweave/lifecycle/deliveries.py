@@ -336,9 +336,16 @@ class Deliveries:
         return PARTS[0] if draw < train else PARTS[1] if draw < train + val else PARTS[2]
 
     def _store(
-        self, ledger: Ledger, reading: Reading, schema: Schema, rows: int, changed: "pd.DataFrame",
-        gone: "pd.DataFrame", state: "pd.DataFrame", notes: Sequence[str],
-    ) -> Arrival:  # fmt: skip
+        self,
+        ledger: Ledger,
+        reading: Reading,
+        schema: Schema,
+        rows: int,
+        changed: "pd.DataFrame",
+        gone: "pd.DataFrame",
+        state: "pd.DataFrame",
+        notes: Sequence[str],
+    ) -> Arrival:
         """Write the file of a delivery, and then the ledger."""
         import pandas as pd
 
@@ -354,12 +361,21 @@ class Deliveries:
         before = {*state.loc[state["number"] == number - 1, client]} if number > 1 else set()
         present = {*changed[client]}
         arrival = Arrival(
-            number, f"{number:06}.parquet", digest, reading.name, reading.digest,
-            datetime.now(UTC).isoformat(timespec="seconds"), rows,
-            int((changed[CHANGE] == NEW).sum()), int((changed[CHANGE] == CORRECTION).sum()), len(gone),
-            int(labelled.sum()), tuple(sorted(present - {*state[client]})) if number > 1 else (),
-            tuple(sorted(before - present)), tuple(notes),
-        )  # fmt: skip
+            number,
+            f"{number:06}.parquet",
+            digest,
+            reading.name,
+            reading.digest,
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            rows,
+            int((changed[CHANGE] == NEW).sum()),
+            int((changed[CHANGE] == CORRECTION).sum()),
+            len(gone),
+            int(labelled.sum()),
+            tuple(sorted(present - {*state[client]})) if number > 1 else (),
+            tuple(sorted(before - present)),
+            tuple(notes),
+        )
         wide = schema.widen(changed[[column.name for column in schema.columns]]) if len(changed) else schema
         self.write(
             replace(ledger, schema=wide, arrivals=(*ledger.arrivals, arrival), seen=(*ledger.seen, reading.digest))

@@ -76,9 +76,16 @@ def _without(deliveries: Deliveries, arrival: Arrival, own: "pd.DataFrame", numb
     joined, absent = (tuple(one for one in names if one != site) for names in (arrival.joined, arrival.absent))
     digest = _write(deliveries.place / file, kept)
     return replace(
-        arrival, file=file, digest=digest, new=new, corrections=corrections, deletions=deletions, joined=joined,
-        absent=absent, labelled=min(arrival.labelled, len(kept)),
-    )  # fmt: skip
+        arrival,
+        file=file,
+        digest=digest,
+        new=new,
+        corrections=corrections,
+        deletions=deletions,
+        joined=joined,
+        absent=absent,
+        labelled=min(arrival.labelled, len(kept)),
+    )
 
 
 def erase_models(folder: Path, number: int, site: str) -> None:

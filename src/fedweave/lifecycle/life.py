@@ -403,10 +403,16 @@ class Lifecycle:
         training, folder, federation = self.settings.training, self.models(version), self.federation(version)
         forgetting.store_rows(folder, self._labelled(version))
         plan = make_plan(
-            federation, [*training.methods], model=training.model, seeds=1, metric=training.metric or None,
-            evaluate={"predictions": False}, central=False, title="fit()",
+            federation,
+            [*training.methods],
+            model=training.model,
+            seeds=1,
+            metric=training.metric or None,
+            evaluate={"predictions": False},
+            central=False,
+            title="fit()",
             train={"rounds": training.rounds, **training.train},
-        )  # fmt: skip
+        )
         perform(plan, folder, progress=progress, figures=False)
         study = results.load_study(folder, plan.study.runs)
         best = Comparison(study, (), None, plan.inputs.model, federation).best()

@@ -46,8 +46,14 @@ class LifeTraining:
             raise BadInput("warm_rounds", f"{self.warm_rounds} is less than 0")
 
 
-KINDS: dict[str, Any] = {"source": Source, "terms": Terms, "training": LifeTraining, "challenge": ChallengePlan,
-                         "drift": DriftSettings, "sites": SiteSettings}  # fmt: skip
+KINDS: dict[str, Any] = {
+    "source": Source,
+    "terms": Terms,
+    "training": LifeTraining,
+    "challenge": ChallengePlan,
+    "drift": DriftSettings,
+    "sites": SiteSettings,
+}
 OWN_NAMES = {("source", "address"): "source", ("drift", "level"): "drift_level", ("sites", "rounds"): "join_rounds"}
 # Argument of `Lifecycle.begin` -> its block and name in life.json.
 PLACES = {

@@ -38,8 +38,12 @@ def context(life: Lifecycle) -> dict[str, Any]:
     styles = dict(zip((CHAMPION, CHALLENGER), plots.assign_styles(["a", "b"]).values(), strict=True))
     moves = [event.delivery for event in now.events if event.event in MOVES and event.event != FIRST]
     aside = life.deliveries.quarantined
-    counts = [(len(ledger.arrivals), "delivery"), (len(life.deliveries.rows()), "row"),
-              (len({*record["client"]}), "client"), (len(moves), "new champion")]  # fmt: skip
+    counts = [
+        (len(ledger.arrivals), "delivery"),
+        (len(life.deliveries.rows()), "row"),
+        (len({*record["client"]}), "client"),
+        (len(moves), "new champion"),
+    ]
     order = _order(record, metric)
     return {
         "name": life.folder.resolve().name,
@@ -136,11 +140,15 @@ def _clients(record: "pd.DataFrame", order: list[str], metric: str) -> Iterator[
         rows = own[own["client"] == name].sort_values("delivery")
         last, mean = rows.iloc[-1], float(rows["score"].mean())
         yield {
-            "client": name, "delivery": int(last["delivery"]), "rows": int(last["rows"]),
+            "client": name,
+            "delivery": int(last["delivery"]),
+            "rows": int(last["rows"]),
             "all": int(rows["rows"].sum()),
-            "score": format_score(float(last["score"]), math.nan, metric), "key": float(last["score"]),
+            "score": format_score(float(last["score"]), math.nan, metric),
+            "key": float(last["score"]),
             "interval": format_interval(float(last["low"]), float(last["high"]), metric),
-            "mean": format_score(mean, math.nan, metric), "mean_key": mean,
+            "mean": format_score(mean, math.nan, metric),
+            "mean_key": mean,
             "calibration": f"{last['calibration']:.3f}" if np.isfinite(last["calibration"]) else "",
             "coverage": f"{last['coverage']:.0%}" if np.isfinite(last["coverage"]) else "",
-        }  # fmt: skip
+        }

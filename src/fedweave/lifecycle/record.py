@@ -24,8 +24,25 @@ if TYPE_CHECKING:
 
 FILE = "record.csv"
 DRIFTS = "drift.json"
-COLUMNS = ("delivery", "date", "role", "version", "method", "client", "rows", "metric", "score", "low", "high",
-           "calibration", "against", "difference", "variance", "coverage", "error")  # fmt: skip
+COLUMNS = (
+    "delivery",
+    "date",
+    "role",
+    "version",
+    "method",
+    "client",
+    "rows",
+    "metric",
+    "score",
+    "low",
+    "high",
+    "calibration",
+    "against",
+    "difference",
+    "variance",
+    "coverage",
+    "error",
+)
 SURE = 0.9  # chance that a prediction set, or an interval, has the target
 DRAWS = 200  # of a bootstrap of rows
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -166,9 +183,16 @@ def describe_answers(said: RowAnswers, metric: str, client: str, error: float = 
     if said.kind == "classes":
         calibration = METRICS["calibration_error"].value("classes", said.targets, said.outputs)
     return {
-        "client": client, "rows": len(said.targets), "metric": metric, "score": said.score(metric), "low": low,
-        "high": high, "calibration": calibration, "coverage": said.coverage(error), "error": said.error,
-    }  # fmt: skip
+        "client": client,
+        "rows": len(said.targets),
+        "metric": metric,
+        "score": said.score(metric),
+        "low": low,
+        "high": high,
+        "calibration": calibration,
+        "coverage": said.coverage(error),
+        "error": said.error,
+    }
 
 
 def _compare(challenger: RowAnswers, champion: RowAnswers, metric: str) -> dict[str, float]:
@@ -194,8 +218,14 @@ def read_record(folder: Path, name: str = FILE) -> "pd.DataFrame":
     if not (folder / name).is_file():
         return pd.DataFrame(columns=[*COLUMNS])
     advice = "remove it, and the deliveries are scored again: fedweave challenge"
-    table = read_table(folder / name, COLUMNS[:-2], advice, dtype={"client": str}, keep_default_na=False, na_values={
-        name: [""] for name in COLUMNS if name not in ("client", "date", "role", "method", "metric")})  # fmt: skip
+    table = read_table(
+        folder / name,
+        COLUMNS[:-2],
+        advice,
+        dtype={"client": str},
+        keep_default_na=False,
+        na_values={name: [""] for name in COLUMNS if name not in ("client", "date", "role", "method", "metric")},
+    )
     return table.reindex(columns=[*COLUMNS])  # records of earlier versions lack the last two
 
 

@@ -74,10 +74,17 @@ class RoleEvent:
         return f"delivery {self.delivery}: {model} {_WORDS[self.event]}. {self.reason}"
 
 
-_WORDS = {FIRST: "is the first champion", BEGUN: "is the challenger", PROMOTED: "is the champion",
-          GIVEN_UP: "is given up", BACK: "is the champion again", JOINED: "has a model of a new site",
-          WAITING: "has no model of a new site yet",
-          LEFT: "has a model of a site that left", FORGOTTEN: "is the champion"}  # fmt: skip
+_WORDS = {
+    FIRST: "is the first champion",
+    BEGUN: "is the challenger",
+    PROMOTED: "is the champion",
+    GIVEN_UP: "is given up",
+    BACK: "is the champion again",
+    JOINED: "has a model of a new site",
+    WAITING: "has no model of a new site yet",
+    LEFT: "has a model of a site that left",
+    FORGOTTEN: "is the champion",
+}
 
 
 @dataclass(frozen=True)

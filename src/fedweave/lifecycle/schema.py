@@ -19,9 +19,17 @@ MISSING = 0.5  # rise of the share of missing values
 ENOUGH = 50  # values that a spread is known from
 EXACT = 2**53  # whole numbers up to it are exact as fractions
 KINDS = {
-    "string": "text", "integer": "whole", "floating": "number", "mixed-integer-float": "number", "decimal": "number",
-    "boolean": "truth", "datetime64": "time", "datetime": "time", "date": "time", "empty": "",
-}  # fmt: skip
+    "string": "text",
+    "integer": "whole",
+    "floating": "number",
+    "mixed-integer-float": "number",
+    "decimal": "number",
+    "boolean": "truth",
+    "datetime64": "time",
+    "datetime": "time",
+    "date": "time",
+    "empty": "",
+}
 TYPES = {"text": "str", "whole": "Int64", "number": "float64", "truth": "boolean"}  # as pandas stores them
 
 
@@ -211,8 +219,10 @@ def _fit_kind(rule: ColumnRule, values: "pd.Series[Any]") -> str:
         return "whole" if rule.kind == "whole" and _are_whole(values) else "number"
     words = {"text": "texts", "whole": "whole numbers", "number": "numbers", "truth": "truth values", "time": "times"}
     example = next(value for value in values.dropna() if kind_of_value(value) != rule.kind)
-    raise BadInput(f"column {rule.name!r} has {words.get(kind, 'values of several types')} such as "
-                   f"{format_value(example)}, and had {words[rule.kind]}")  # fmt: skip
+    raise BadInput(
+        f"column {rule.name!r} has {words.get(kind, 'values of several types')} such as "
+        f"{format_value(example)}, and had {words[rule.kind]}"
+    )
 
 
 def _are_whole(values: "pd.Series[Any]") -> bool:

@@ -121,9 +121,13 @@ def find_newcomers(models: LifeModels, now: Mapping[str, int], then: Mapping[str
 
 
 def join(
-    models: LifeModels, rows: "pd.DataFrame", columns: tuple[str, str, str], federation: Federation, rounds: int,
+    models: LifeModels,
+    rows: "pd.DataFrame",
+    columns: tuple[str, str, str],
+    federation: Federation,
+    rounds: int,
     folder: Path,
-) -> None:  # fmt: skip
+) -> None:
     """Let sites join, in the method's own way.
 
     Args:
@@ -139,8 +143,9 @@ def join(
     parts = rows.groupby(client)[part].nunique()
     rows = rows[rows[client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
     if len(rows):
-        models.trained.join(rows, client=client, label=label, split=part, rounds=rounds, freeze=True,
-                            federation=federation, out=folder)  # fmt: skip
+        models.trained.join(
+            rows, client=client, label=label, split=part, rounds=rounds, freeze=True, federation=federation, out=folder
+        )
 
 
 def describe(models: LifeModels, site: str, parts: "pd.Series[str]") -> str:

@@ -122,8 +122,11 @@ class Source:
             way = "give query='select ...'" if is_database else "a query needs the address of a database as the source"
             raise BadInput("query", f"{self.query!r} with the source {self.address!r}; {way}")
         if re.match(r"[a-zA-Z0-9+]+://[^/@:]*:[^/@]+@", self.address) and "$" not in self.address:
-            raise BadInput("source", "has a password, which would be stored; put the address into a variable of the "
-                           "environment, and give source='$NAME'")  # fmt: skip
+            raise BadInput(
+                "source",
+                "has a password, which would be stored; put the address into a variable of the "
+                "environment, and give source='$NAME'",
+            )
 
     def readings(self) -> Iterator[Reading]:
         """What the source holds now: files in the order of the numbers in their names, a query, or an output.

@@ -18,9 +18,9 @@ TIME_ADVICE = "give numbers, such as days or hours since the first"
 # Arguments that calls do not have -> what to give in their place.
 PLACES = {
     "loss": "is not a setting: the label decides it, cross-entropy for classes and the squared error for numbers and "
-            "forecasts; a method of your own may have another loss, see 'A loss of your own' in docs/add-method.md",
+    "forecasts; a method of your own may have another loss, see 'A loss of your own' in docs/add-method.md",
     "seed": "is the argument of fit(), which trains once; here it is seeds, such as seeds=3 for three repetitions",
-}  # fmt: skip
+}
 NO_SEARCH = "fit() has no search; fw.compare(federation, [method], tune=10) has one"
 PLACES_OF_CALLS = {
     "fit()": {

@@ -23,8 +23,15 @@ TYPES = {
     "m": "durations",
 }
 # Microseconds of a usual step -> its name.
-STEPS = {1: "microsecond", 1000: "millisecond", 10**6: "second", 60 * 10**6: "minute", 3600 * 10**6: "hour",
-         86400 * 10**6: "day", 7 * 86400 * 10**6: "week"}  # fmt: skip
+STEPS = {
+    1: "microsecond",
+    1000: "millisecond",
+    10**6: "second",
+    60 * 10**6: "minute",
+    3600 * 10**6: "hour",
+    86400 * 10**6: "day",
+    7 * 86400 * 10**6: "week",
+}
 
 
 def describe_columns(roles: Mapping[str, Any], table: "pd.DataFrame | None" = None) -> dict[str, str]:

@@ -114,9 +114,14 @@ class Federation:
     @classmethod
     @with_options(TableKeywords, name="the name of the file")
     def from_file(
-        cls, path: Path | str, *, client: str = "", label: str | Sequence[str] = "", encoding: str = "",
+        cls,
+        path: Path | str,
+        *,
+        client: str = "",
+        label: str | Sequence[str] = "",
+        encoding: str = "",
         **options: Unpack[TableKeywords],
-    ) -> "Federation":  # fmt: skip
+    ) -> "Federation":
         """A federation from a CSV, TSV or Parquet file, a folder of them, or from the arrays of an NPZ file.
 
         Folders of LEAF, PFLlib and TensorFlow Federated are recognised, which need neither `client` nor `label`.
@@ -148,9 +153,13 @@ class Federation:
     @classmethod
     @with_options(RowKeywords)
     def from_leaf(
-        cls, path: Path | str, *, field: int | None = None, shape: Sequence[int] | None = None,
+        cls,
+        path: Path | str,
+        *,
+        field: int | None = None,
+        shape: Sequence[int] | None = None,
         **options: Unpack[RowKeywords],
-    ) -> "Federation":  # fmt: skip
+    ) -> "Federation":
         """A federation from the JSON files of LEAF.
 
         Args:
@@ -227,9 +236,16 @@ class Federation:
     @classmethod
     @with_options(RowKeywords)
     def from_images(
-        cls, folder: Path | str, table: Any = None, *, file: str = "file", client: str = "client",
-        label: str = "label", size: tuple[int, int] | None = None, **options: Unpack[RowKeywords],
-    ) -> "Federation":  # fmt: skip
+        cls,
+        folder: Path | str,
+        table: Any = None,
+        *,
+        file: str = "file",
+        client: str = "client",
+        label: str = "label",
+        size: tuple[int, int] | None = None,
+        **options: Unpack[RowKeywords],
+    ) -> "Federation":
         """A federation from image files.
 
         Args:
@@ -253,9 +269,15 @@ class Federation:
     @classmethod
     @with_options(TableKeywords)
     def from_huggingface(
-        cls, dataset: Any, *, client: str, label: str, image: str | None = None,
-        size: tuple[int, int] | None = None, **options: Unpack[TableKeywords],
-    ) -> "Federation":  # fmt: skip
+        cls,
+        dataset: Any,
+        *,
+        client: str,
+        label: str,
+        image: str | None = None,
+        size: tuple[int, int] | None = None,
+        **options: Unpack[TableKeywords],
+    ) -> "Federation":
         """A federation from a data set of Hugging Face, or anything that has `to_pandas`.
 
         Args:
@@ -278,9 +300,17 @@ class Federation:
     @classmethod
     @with_options(RowKeywords, name="own-graphs")
     def from_graphs(
-        cls, graphs: Any, edges: Any = None, *, node: str = "node", client: str = "client", label: str = "label",
-        features: Sequence[str] | None = None, exclude: Sequence[str] = (), **options: Unpack[RowKeywords],
-    ) -> "Federation":  # fmt: skip
+        cls,
+        graphs: Any,
+        edges: Any = None,
+        *,
+        node: str = "node",
+        client: str = "client",
+        label: str = "label",
+        features: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        **options: Unpack[RowKeywords],
+    ) -> "Federation":
         """A federation from one graph per client.
 
         Args:
@@ -302,9 +332,15 @@ class Federation:
 
     @classmethod
     def from_dataset(
-        cls, name: str, partition: str | Mapping[str, Any], *, normalize: Any = "none", setting: str | None = None,
-        root: Path | str = "data/raw", **options: Any,
-    ) -> "Federation":  # fmt: skip
+        cls,
+        name: str,
+        partition: str | Mapping[str, Any],
+        *,
+        normalize: Any = "none",
+        setting: str | None = None,
+        root: Path | str = "data/raw",
+        **options: Any,
+    ) -> "Federation":
         """A federation from a data set of fedweave; its files are downloaded to `root` if they are missing.
 
         Args:

@@ -74,9 +74,15 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: DataOption
     normalize = options.normalize or "standard"
     scope = "each client alone" if normalize == "standard_client" else "all clients together"
     dataset = Dataset(
-        options.name, "images", exported_model.as_images(windows.x), None, 0, targets=windows.targets,
-        channels=tuple(range(width)), note=NOTE.format(scope) if normalize != "none" else "",
-    )  # fmt: skip
+        options.name,
+        "images",
+        exported_model.as_images(windows.x),
+        None,
+        0,
+        targets=windows.targets,
+        channels=tuple(range(width)),
+        note=NOTE.format(scope) if normalize != "none" else "",
+    )
     dropped = (
         f"{format_count(windows.dropped, 'window')} with a missing value "
         f"{'is' if windows.dropped == 1 else 'are'} left out"

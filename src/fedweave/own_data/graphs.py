@@ -191,10 +191,16 @@ def _fields(
     subgraphs = tuple(local[edges[:, owner[edges[0]] == i]] for i in range(count))
     parts = {part: tuple(local[rows] for rows in arrangement.rows[part]) for part in PARTS}
     dataset = Dataset(
-        options.name, "graph", x, arrangement.labels, classes=len(arrangement.classes), edges=edges,
+        options.name,
+        "graph",
+        x,
+        arrangement.labels,
+        classes=len(arrangement.classes),
+        edges=edges,
         class_names=arrangement.classes,
-        class_type=arrangement.class_type, columns=columns,
-    )  # fmt: skip
+        class_type=arrangement.class_type,
+        columns=columns,
+    )
     partition = Partition(
         parts["train"], parts["val"], parts["test"], nodes=nodes, edges=subgraphs, **client_fields(arrangement, options)
     )

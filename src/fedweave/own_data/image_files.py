@@ -33,8 +33,13 @@ def list_files(folder: Path | str) -> "pd.DataFrame":
     if not files:
         raise BadInput(f"{root}: has no images; name them CLIENT/CLASS/FILE with the ending {', '.join(ENDINGS)}")
     names = [path.relative_to(root).parts for path in files]
-    return pd.DataFrame({"file": ["/".join(name) for name in names], "client": [name[0] for name in names],
-                         "label": [name[1] for name in names]})  # fmt: skip
+    return pd.DataFrame(
+        {
+            "file": ["/".join(name) for name in names],
+            "client": [name[0] for name in names],
+            "label": [name[1] for name in names],
+        }
+    )
 
 
 def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.ndarray:

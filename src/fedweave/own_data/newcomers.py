@@ -54,9 +54,14 @@ def add_newcomers(federation: Federation, newcomer_data: NewcomerData) -> Federa
     partition = _extend_partition(federation, newcomers)
     dataset = _extend_dataset(federation, newcomers)
     return replace(
-        federation, dataset=dataset, partition=partition, partition_block=arrays.partition_block(dataset, partition),
-        normalize=_freeze_scaling(federation), preprocessing=_preprocessing(dataset), notes=(),
-    )  # fmt: skip
+        federation,
+        dataset=dataset,
+        partition=partition,
+        partition_block=arrays.partition_block(dataset, partition),
+        normalize=_freeze_scaling(federation),
+        preprocessing=_preprocessing(dataset),
+        notes=(),
+    )
 
 
 def _extend_partition(federation: Federation, newcomers: Federation) -> Partition:

@@ -114,9 +114,11 @@ def with_options(keywords: type, **defaults: Any) -> Callable[[Function], Functi
         settings = [s for s in describe(DataFields) if s.name in keywords.__annotations__]
         settings = [s for s in settings if s.name not in signature.parameters]
         added = [
-            inspect.Parameter(s.name, inspect.Parameter.KEYWORD_ONLY, annotation=s.type,
-                              default=defaults.get(s.name, s.default)) for s in settings
-        ]  # fmt: skip
+            inspect.Parameter(
+                s.name, inspect.Parameter.KEYWORD_ONLY, annotation=s.type, default=defaults.get(s.name, s.default)
+            )
+            for s in settings
+        ]
         function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         lines = "".join(
             textwrap.fill(f"{s.name}: {s.meaning}.", 120, initial_indent=12 * " ", subsequent_indent=16 * " ") + "\n"

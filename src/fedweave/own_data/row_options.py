@@ -182,9 +182,7 @@ def client_fields(arrangement: Arrangement, options: DataOptions) -> dict[str, A
     pairs = None if options.relation is None else read_pairs(options.relation, "relation", arrangement.names)
     relation = None if pairs is None else arrays.as_relation(pairs, arrangement.names)
     units = arrays.as_units(options.unit, arrangement.owner, arrangement.names)
-    return {
-        "names": arrangement.names, "group": members, "group_names": groups, "relation": relation, "units": units
-    }  # fmt: skip
+    return {"names": arrangement.names, "group": members, "group_names": groups, "relation": relation, "units": units}
 
 
 def _check_names(names: tuple[str, ...]) -> None:

@@ -138,10 +138,17 @@ def are_texts(x: Any) -> bool:
 
 def _build_dataset(x: np.ndarray, arrangement: Arrangement, options: DataOptions, note: str, **more: Any) -> Dataset:
     return Dataset(
-        options.name, "images", x, arrangement.labels, len(arrangement.classes), note=note,
-        targets=arrangement.numbers, class_names=arrangement.classes,
-        class_type=arrangement.class_type, **more,
-    )  # fmt: skip
+        options.name,
+        "images",
+        x,
+        arrangement.labels,
+        len(arrangement.classes),
+        note=note,
+        targets=arrangement.numbers,
+        class_names=arrangement.classes,
+        class_type=arrangement.class_type,
+        **more,
+    )
 
 
 def fields_from_table(
@@ -181,9 +188,14 @@ def fields_from_table(
     has_numbers = any(not (column.levels or column.is_text) for column in preprocessing.columns)
     sentences = [SCALING_NOTES[scaled]] * has_numbers + [TARGET_NOTES[options.preprocess]] * (numbers is not None)
     dataset = _build_dataset(
-        exported_model.as_images(encoded), arrangement, options, " ".join(sentences),
-        categories=preprocessing.categories, columns=tuple(preprocessing.as_data()), client_column=client,
-    )  # fmt: skip
+        exported_model.as_images(encoded),
+        arrangement,
+        options,
+        " ".join(sentences),
+        categories=preprocessing.categories,
+        columns=tuple(preprocessing.as_data()),
+        client_column=client,
+    )
     if numbers is not None and not options.is_pooled:
         options = replace(options, normalize={"name": "none", "targets": "client"})
     notes = _warnings(table, selected, arrangement, dataset, preprocessing)

@@ -91,8 +91,13 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
     if split is None:
         split = "chronological" if has_time else "grouped" if has_recording else "stratified" if classes else "random"
     if not isinstance(split, str):
-        _refuse("the parts are given by split", shares=shares is not None, time=has_time, recording=has_recording,
-                gap=bool(options.gap))  # fmt: skip
+        _refuse(
+            "the parts are given by split",
+            shares=shares is not None,
+            time=has_time,
+            recording=has_recording,
+            gap=bool(options.gap),
+        )
         return "", None
     if split not in RULES:
         raise BadInput(f"split: {split!r} is neither a rule nor a column; rules: {', '.join(RULES)}")
@@ -103,9 +108,12 @@ def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str
     if split == "stratified" and not classes:
         raise BadInput("split: 'stratified' keeps the mix of classes, and the targets are numbers; use 'random'")
     by_time = split == "chronological"
-    _refuse(f"split is {split!r}", time=has_time and not by_time,
-            recording=has_recording and split in ("random", "stratified"),
-            gap=bool(options.gap) and not by_time)  # fmt: skip
+    _refuse(
+        f"split is {split!r}",
+        time=has_time and not by_time,
+        recording=has_recording and split in ("random", "stratified"),
+        gap=bool(options.gap) and not by_time,
+    )
     return split, shares
 
 

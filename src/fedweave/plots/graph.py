@@ -48,9 +48,16 @@ def graph(
     axis.set_yticks(range(len(labels)), labels, fontsize=font, color=INK)
     for first, last, name in spans:
         axis.annotate(
-            name, (1, (first + last) / 2), (8, 0), xycoords=("axes fraction", "data"),
-            textcoords="offset points", va="center", fontsize=GROUP_FONT, fontweight="bold", annotation_clip=False,
-        )  # fmt: skip
+            name,
+            (1, (first + last) / 2),
+            (8, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            fontsize=GROUP_FONT,
+            fontweight="bold",
+            annotation_clip=False,
+        )
         if first:
             axis.axhline(first - 0.5, color=INK, linewidth=1.0)
             axis.axvline(first - 0.5, color=INK, linewidth=1.0)

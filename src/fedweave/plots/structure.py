@@ -156,9 +156,13 @@ def client_map(
         for number, name in enumerate(group_names):
             axis.plot([], [], SHAPES[number // 6], color=SERIES[number % 6], markeredgewidth=0, label=name)
         figure.legend(
-            loc="outside upper left", ncols=min(4, len(group_names)), frameon=False, fontsize=9, handletextpad=0.1,
+            loc="outside upper left",
+            ncols=min(4, len(group_names)),
+            frameon=False,
+            fontsize=9,
+            handletextpad=0.1,
             columnspacing=0.8,
-        )  # fmt: skip
+        )
     return figure
 
 
@@ -178,9 +182,15 @@ def _write_names(axis: "Axes", places: np.ndarray, names: Sequence[str]) -> None
         points, [LETTER_WIDTH * FONT_SIZE * len(name) for name in names], MAP_SIZE[0] / 1.12
     ):
         axis.annotate(
-            names[client], places[client], (-5 if side == "right" else 5, 0), textcoords="offset points", ha=side,
-            va="center", fontsize=FONT_SIZE, color=MUTED,
-        )  # fmt: skip
+            names[client],
+            places[client],
+            (-5 if side == "right" else 5, 0),
+            textcoords="offset points",
+            ha=side,
+            va="center",
+            fontsize=FONT_SIZE,
+            color=MUTED,
+        )
 
 
 def place_labels(points: np.ndarray, widths: Sequence[float], right: float) -> list[tuple[int, str]]:

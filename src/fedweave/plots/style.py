@@ -38,16 +38,42 @@ SERIES = tuple(f"#0a0b{16 + i:02x}" for i in range(len(LIGHT)))
 ROLES |= {color: f"var(--s{i})" for i, color in enumerate(SERIES)}
 
 RC: dict[str, Any] = {
-    "svg.fonttype": "none", "svg.hashsalt": "fedweave", "font.size": 11, "text.parse_math": False,
-    "text.color": INK, "axes.labelcolor": MUTED, "axes.edgecolor": GRID, "xtick.color": GRID, "ytick.color": GRID,
-    "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED, "axes.facecolor": "none", "figure.facecolor": "none",
-    "savefig.facecolor": "none", "axes.grid": True, "grid.color": GRID, "grid.linewidth": 0.8, "axes.axisbelow": True,
-    "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False, "axes.titlesize": 11,
-    "axes.titlelocation": "left", "axes.titlecolor": INK, "xtick.major.size": 0, "ytick.major.size": 0,
-    "xtick.minor.size": 0, "ytick.minor.size": 0, "lines.linewidth": 1.8, "path.simplify_threshold": 0.3,
-    "figure.dpi": 72, "savefig.dpi": 72, "axes.unicode_minus": False, "axes.formatter.useoffset": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedweave",
+    "font.size": 11,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": GRID,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "axes.facecolor": "none",
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "axes.grid": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.titlesize": 11,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "lines.linewidth": 1.8,
+    "path.simplify_threshold": 0.3,
+    "figure.dpi": 72,
+    "savefig.dpi": 72,
+    "axes.unicode_minus": False,
+    "axes.formatter.useoffset": False,
     "axes.titley": 1.0,  # a fixed place of titles; searching for it takes a fifth of the time of a drawing
-}  # fmt: skip
+}
 
 
 # Drawings that `draw_in_parallel` still has to make; None outside of it.
@@ -259,6 +285,15 @@ def name_below(axes: "Axes", styles: Sequence[tuple[str, SeriesStyle]], size: fl
 
     samples = [Line2D([], [], color=style.color, linestyle=style.dash) for _, style in styles]
     axes.legend(
-        samples, [label for label, _ in styles], loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=2, fontsize=size,
-        frameon=False, labelcolor=INK, borderpad=0, handlelength=1.6, columnspacing=1.2,
-    )  # fmt: skip
+        samples,
+        [label for label, _ in styles],
+        loc="upper left",
+        bbox_to_anchor=(0.0, -0.16),
+        ncols=2,
+        fontsize=size,
+        frameon=False,
+        labelcolor=INK,
+        borderpad=0,
+        handlelength=1.6,
+        columnspacing=1.2,
+    )

@@ -101,10 +101,22 @@ def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_n
     local_clients = {name: _names_of(comparison.runs[name], losers) for name, losers in tests.losing_clients.items()}
     chosen, choice_test = tests.choose_for_each(selected)
     return Answers(
-        kind, selected, board, tests.clients(), tests.tests_against_local, leader, local_name,
-        tests.margin.describe(tests.metric), graph, graph_method, group_numbers, graph_tests, local_clients,
-        chosen, choice_test,
-    )  # fmt: skip
+        kind,
+        selected,
+        board,
+        tests.clients(),
+        tests.tests_against_local,
+        leader,
+        local_name,
+        tests.margin.describe(tests.metric),
+        graph,
+        graph_method,
+        group_numbers,
+        graph_tests,
+        local_clients,
+        chosen,
+        choice_test,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,10 +179,15 @@ class FinalistTests:
     def _differences_from(self, common: str) -> dict[str, dict[int, per_client.PairedDifference]]:
         """Every other method -> client -> its difference from `common` on validation rows."""
         base = self.compared_runs.get(common)
-        return {} if base is None else {
-            name: per_client.validation_differences(run, base)
-            for name, run in self.compared_runs.items() if run is not base
-        }  # fmt: skip
+        return (
+            {}
+            if base is None
+            else {
+                name: per_client.validation_differences(run, base)
+                for name, run in self.compared_runs.items()
+                if run is not base
+            }
+        )
 
     @cached_property
     def _differences_from_local(self) -> dict[str, dict[int, per_client.PairedDifference]]:
@@ -235,11 +252,15 @@ class FinalistTests:
         tests = self._compare(self.test_scores, [(graph_method, f"{graph_method}-{graph}") for graph in others])
         return [
             {
-                "graph": graph, "difference": test.difference, "low": test.low, "high": test.high, "p": test.p_adjusted,
+                "graph": graph,
+                "difference": test.difference,
+                "low": test.low,
+                "high": test.high,
+                "p": test.p_adjusted,
                 "verdict": test.verdict or NO_VERDICT,
             }
             for graph, test in zip(others, tests, strict=True)
-        ]  # fmt: skip
+        ]
 
     def clients(self) -> pd.DataFrame:
         """One row per client and method, compared with local training."""
@@ -259,15 +280,20 @@ class FinalistTests:
         local, test_score = self.tests_against_local.get(name), float(np.mean(self.test_scores[name]))
         finite = np.isfinite(test_score)
         return {
-            "method": name, "label": self.comparison.runs[name].printed_label,
+            "method": name,
+            "label": self.comparison.runs[name].printed_label,
             "settings": format_settings(_flatten(self.candidates[name].settings)),
-            "validation": self.validation[name], "test": test_score,
-            "low": low, "high": high,
-            "difference": -test.difference if test else 0.0, "p": test.p_adjusted if test else np.nan,
+            "validation": self.validation[name],
+            "test": test_score,
+            "low": low,
+            "high": high,
+            "difference": -test.difference if test else 0.0,
+            "p": test.p_adjusted if test else np.nan,
             "verdict": LEADS if name == self.leader else _verdict(test.swap() if test else None, finite),
-            "over_local": local.difference if local else np.nan, "p_local": local.p_adjusted if local else np.nan,
+            "over_local": local.difference if local else np.nan,
+            "p_local": local.p_adjusted if local else np.nan,
             "verdict_local": _verdict(local, finite) if local else "",
-        }  # fmt: skip
+        }
 
     def _costs(self, name: str, sizes: Mapping[str, tuple[float, float]]) -> dict[str, Any]:
         run = self.comparison.runs[name]
@@ -275,10 +301,13 @@ class FinalistTests:
         if run.info.get("contestant") and not sent:
             sent = float("nan")
         return {
-            "bytes": sent, "mib": sent / results.MIB, "seconds": float(run.totals["seconds"]),
-            "server_mib": sizes[name][0], "client_mib": sizes[name][1],
+            "bytes": sent,
+            "mib": sent / results.MIB,
+            "seconds": float(run.totals["seconds"]),
+            "server_mib": sizes[name][0],
+            "client_mib": sizes[name][1],
             "models": 1 if finals.has_one_model(run) else len(run.client_names),
-        }  # fmt: skip
+        }
 
 
 def deployable_methods(board: pd.DataFrame, local_name: str, higher_is_better: bool) -> pd.DataFrame:

@@ -156,11 +156,16 @@ def _first_screen(advice: Advice, study: results.Study, metric: str) -> FirstScr
         local = Cell(difference if word in SYMBOLS and word else "", style=CSS_CLASSES.get(word, ""))
         rows.append(
             BoardRow(
-                row["label"], series, MARKS.get(row["verdict"], row["verdict"]),
-                Cell(format_score(row["mean"], np.nan, metric)), place,
-                Cell(results.format_interval(row["low"], row["high"], metric)), {"vs_local": local}, "",
+                row["label"],
+                series,
+                MARKS.get(row["verdict"], row["verdict"]),
+                Cell(format_score(row["mean"], np.nan, metric)),
+                place,
+                Cell(results.format_interval(row["low"], row["high"], metric)),
+                {"vs_local": local},
+                "",
             )
-        )  # fmt: skip
+        )
     drawn = picture.draw(board, rows, results.controls(study), margin, float(leads.iloc[0]) if len(leads) else None)
     interval = "95 % interval" + " over clients" * int(len(advice.facts["seeds"]) == 1)
     exceptions = sorted({name for names in advice.facts["own"].values() for name in names})
@@ -178,14 +183,15 @@ def _tiles(advice: Advice, clients: int) -> list[tuple[str, str]]:
 
 def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
     return {
-        **row, "style": STYLES.get(row["verdict"], "quiet"),
+        **row,
+        "style": STYLES.get(row["verdict"], "quiet"),
         **{name: format_score(row[name], np.nan, metric) for name in ("validation", "test")},
         "interval": results.format_interval(row["low"], row["high"], metric),
         "difference": "" if row["verdict"] == "leads" else format_change(row["difference"], metric),
         "p": _format_p(row["p"]),
         "models": "one" if row["models"] == 1 else f"{row['models']}",
         **{name: _format_number(row[name]) for name in ("mib", "seconds", "server_mib", "client_mib")},
-    }  # fmt: skip
+    }
 
 
 def _gains(advice: Advice, labels: dict[str, str], metric: str) -> Iterator[Gains]:
@@ -200,14 +206,20 @@ def _gains(advice: Advice, labels: dict[str, str], metric: str) -> Iterator[Gain
         rows = advice.clients[advice.clients["method"] == method].sort_values("difference", kind="stable")
         bars = [
             Bar(
-                row["client"], (row["low"] - low) * scale, (row["high"] - row["low"]) * scale,
-                (row["difference"] - low) * scale, -low * scale, format_change(row["difference"], metric),
+                row["client"],
+                (row["low"] - low) * scale,
+                (row["high"] - row["low"]) * scale,
+                (row["difference"] - low) * scale,
+                -low * scale,
+                format_change(row["difference"], metric),
                 format_change_interval(row["low"], row["high"], metric),
-                row["verdict"], STYLES.get(row["verdict"], "quiet"), format_score(row["score"], np.nan, metric),
+                row["verdict"],
+                STYLES.get(row["verdict"], "quiet"),
+                format_score(row["score"], np.nan, metric),
                 format_score(row["local"], np.nan, metric),
             )
             for row in rows.to_dict("records")
-        ]  # fmt: skip
+        ]
         yield Gains(method, labels[method], bars)
 
 
@@ -244,9 +256,12 @@ def _curve(advice: Advice, study: results.Study, metric: str) -> str:
 
 def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
     return {
-        **row, "settings": row["settings"] or "declared", "validation": format_score(row["validation"], np.nan, metric),
-        "seconds": _format_number(row["seconds"]), "mib": _format_number(row["mib"]),
-    }  # fmt: skip
+        **row,
+        "settings": row["settings"] or "declared",
+        "validation": format_score(row["validation"], np.nan, metric),
+        "seconds": _format_number(row["seconds"]),
+        "mib": _format_number(row["mib"]),
+    }
 
 
 def _format_p(p: float) -> str:

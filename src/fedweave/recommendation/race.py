@@ -112,13 +112,18 @@ class Race:
         order = results.best_first({name: means.get(name, math.nan) for name in by_name}, higher_is_better)
         rows = [
             {
-                "rung": number, "rounds": rounds, "method": candidate.entry, "candidate": candidate.name,
-                "settings": format_settings(candidate.settings), "validation": means.get(candidate.name, math.nan),
+                "rung": number,
+                "rounds": rounds,
+                "method": candidate.entry,
+                "candidate": candidate.name,
+                "settings": format_settings(candidate.settings),
+                "validation": means.get(candidate.name, math.nan),
                 "seconds": float(runs[candidate.name].totals["seconds"]) if candidate.name in runs else math.nan,
-                "mib": sent_bytes.get(candidate.name, math.nan) / results.MIB, "outcome": outcome[candidate.name],
+                "mib": sent_bytes.get(candidate.name, math.nan) / results.MIB,
+                "outcome": outcome[candidate.name],
             }
             for candidate in map(by_name.__getitem__, order)
-        ]  # fmt: skip
+        ]
         remaining = tuple(candidate for candidate in candidates if outcome[candidate.name] == GOES_ON)
         return Rung(rounds, pd.DataFrame(rows, columns=COLUMNS), remaining)
 
@@ -176,8 +181,11 @@ def outcomes(
     for candidate in ranked:
         verdict = WORSE if candidate.name in worse else HALF if candidate.name in worse_half else ""
         if verdict and not is_control[candidate.name]:
-            outcome |= {other.name: verdict for other in candidates
-                        if other.entry == candidate.entry and outcome[other.name] == GOES_ON}  # fmt: skip
+            outcome |= {
+                other.name: verdict
+                for other in candidates
+                if other.entry == candidate.entry and outcome[other.name] == GOES_ON
+            }
     return outcome
 
 

@@ -309,9 +309,17 @@ class Recommender:
         )
 
     def _write_files(
-        self, answer: answers.Answers, comparison: finals.FinalComparison, table: pd.DataFrame, rows: pd.DataFrame,
-        selected: Candidate, schedule: Schedule, journal: Journal, notes: list[str], temporary: Any,
-    ) -> Recommendation:  # fmt: skip
+        self,
+        answer: answers.Answers,
+        comparison: finals.FinalComparison,
+        table: pd.DataFrame,
+        rows: pd.DataFrame,
+        selected: Candidate,
+        schedule: Schedule,
+        journal: Journal,
+        notes: list[str],
+        temporary: Any,
+    ) -> Recommendation:
         """Write files and page, and read the recommendation from them."""
         run = comparison.runs[selected.name]
         metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
@@ -324,10 +332,16 @@ class Recommender:
         if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):
             notes.append(no_power)
         facts = {
-            "metric": metric, "higher_is_better": higher, "settings": {**selected.settings}, "slope": [*slope],
-            "rounds": schedule.rounds, "seeds": [*schedule.seeds], "seconds": round(journal.spent_seconds, 1),
-            "notes": notes, "under_trained": under_trained,
-        }  # fmt: skip
+            "metric": metric,
+            "higher_is_better": higher,
+            "settings": {**selected.settings},
+            "slope": [*slope],
+            "rounds": schedule.rounds,
+            "seeds": [*schedule.seeds],
+            "seconds": round(journal.spent_seconds, 1),
+            "notes": notes,
+            "under_trained": under_trained,
+        }
         results_of.write(self.folder, answer, lines, table, rows, facts)
         return Recommendation.load(self.folder, temporary)
 

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 FOLDER = "recommendation"  # of the tables, in the folder of the last comparison
 FACTS = "answer.json"
 TABLES = {
-    "race": ("rung", "candidate"), "board": ("method", "test"), "clients": ("client", "method"),
+    "race": ("rung", "candidate"),
+    "board": ("method", "test"),
+    "clients": ("client", "method"),
     "rows": ("share", "mean"),
-}  # fmt: skip
+}
 REMEDY = "run recommend again"
 
 
@@ -180,13 +182,23 @@ def write(
     pays = answer.find_test(answer.pays or answer.leader)
     choice_test = answer.choice_test and asdict(answer.choice_test)
     content = {
-        "answer": answer.kind, "method": answer.method, "leader": answer.leader, "alone": answer.local_name,
-        "equal": equal_methods, "pays": None if pays is None else asdict(pays), "rival": answer.leader,
+        "answer": answer.kind,
+        "method": answer.method,
+        "leader": answer.leader,
+        "alone": answer.local_name,
+        "equal": equal_methods,
+        "pays": None if pays is None else asdict(pays),
+        "rival": answer.leader,
         "margin": answer.margin,
-        "woven": answer.graph_method, "groups": _members(answer), "graph_tests": [*answer.tests],
-        "own": {**answer.local_clients}, "choices": {**answer.choices}, "choice_test": choice_test, **facts,
+        "woven": answer.graph_method,
+        "groups": _members(answer),
+        "graph_tests": [*answer.tests],
+        "own": {**answer.local_clients},
+        "choices": {**answer.choices},
+        "choice_test": choice_test,
+        **facts,
         "lines": [[*line] for line in lines],
-    }  # fmt: skip
+    }
     write_atomic(tables_folder / FACTS, json.dumps(content, indent=1, default=_to_python) + "\n")
 
 

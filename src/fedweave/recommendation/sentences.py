@@ -27,9 +27,14 @@ class Line(NamedTuple):
 
 
 def lines(
-    answer: Answers, metric: str, higher_is_better: bool, rows: pd.DataFrame, slope: Sequence[float],
-    control: str = "", under_trained: str = "",
-) -> list[Line]:  # fmt: skip
+    answer: Answers,
+    metric: str,
+    higher_is_better: bool,
+    rows: pd.DataFrame,
+    slope: Sequence[float],
+    control: str = "",
+    under_trained: str = "",
+) -> list[Line]:
     """The recommendation in words: the best method, after a `control` that is better, whether collaboration pays, and
     what to deploy; then the rest.
 

@@ -67,8 +67,10 @@ def upper_bound(study: Study, tables: Tables) -> list[str]:
     pooled = pooled.groupby("task", sort=False).head(1)  # the best one of each task
     if pooled["task"].nunique() > MOST_TASKS:
         above = sum(_gap(row, tables.board)[1] > 0 for row in pooled.to_dict("records"))
-        lines.append(f"A model on pooled rows, which is not federated, is better than every method on {above} of "
-                     f"{pooled['task'].nunique()} tasks.")  # fmt: skip
+        lines.append(
+            f"A model on pooled rows, which is not federated, is better than every method on {above} of "
+            f"{pooled['task'].nunique()} tasks."
+        )
         return lines
     for row in pooled.to_dict("records"):
         best, gap = _gap(row, tables.board)

@@ -153,12 +153,18 @@ def describe_comparison(test: Mapping[str, Any], method: str, metric: str) -> st
 def _numbers(row: Mapping[str, Any], leader: float) -> dict[str, float]:
     """Key of a column -> its number."""
     return {
-        "pooled": row["pooled"], "pre": row["pre"], "post": row["post"],
-        "worst10": row["worst10"], "spread": row["client_std"], "gap": row["mean"] - leader,
-        "printed": row["published_mean"], "off": row["mean"] - row["published_mean"],
-        "mib": (row["bytes_up"] + row["bytes_down"]) / results.MIB, "seconds": row["seconds"],
+        "pooled": row["pooled"],
+        "pre": row["pre"],
+        "post": row["post"],
+        "worst10": row["worst10"],
+        "spread": row["client_std"],
+        "gap": row["mean"] - leader,
+        "printed": row["published_mean"],
+        "off": row["mean"] - row["published_mean"],
+        "mib": (row["bytes_up"] + row["bytes_down"]) / results.MIB,
+        "seconds": row["seconds"],
         **{name: row[name] for name in GRAPHS},
-    }  # fmt: skip
+    }
 
 
 def _text(key: str, value: float, row: Mapping[str, Any]) -> str:

@@ -11,9 +11,19 @@ import pandas as pd
 from fedweave.files.atomic import read, read_table
 
 NUMBERS = (
-    "mean", "std", "client_std", "worst10", "bytes", "seconds", "difference", "low", "high", "p_adjusted", "margin",
+    "mean",
+    "std",
+    "client_std",
+    "worst10",
+    "bytes",
+    "seconds",
+    "difference",
+    "low",
+    "high",
+    "p_adjusted",
+    "margin",
     "seeds_needed",
-)  # fmt: skip
+)
 ABLATION_COLUMNS = (
     "ablation",
     "variant",

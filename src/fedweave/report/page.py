@@ -228,8 +228,15 @@ def _machines(runs: tuple[Run, ...]) -> list[list[str]]:
     rows = []
     for run in runs:
         facts = (run.info.get(key, EMPTY) for key in ("device", "executor", "parameters"))
-        rows.append([run.name, *(f"{f:,}" if isinstance(f, int) else str(f) for f in facts), str(run.trained_rounds),
-                     f"{run.rounds['seconds'].sum():,.1f}", str(run.info.get("spec_hash", EMPTY))[:12]])  # fmt: skip
+        rows.append(
+            [
+                run.name,
+                *(f"{f:,}" if isinstance(f, int) else str(f) for f in facts),
+                str(run.trained_rounds),
+                f"{run.rounds['seconds'].sum():,.1f}",
+                str(run.info.get("spec_hash", EMPTY))[:12],
+            ]
+        )
     return rows
 
 

@@ -17,7 +17,7 @@ COSTS = {
 
 def round_figures(
     curves: pd.DataFrame, runs: Sequence[Run], styles: Mapping[str, SeriesStyle], metric: str, bold: Collection[str]
-) -> list[PageFigure]:  # fmt: skip
+) -> list[PageFigure]:
     """Scores as reported (each run at its own point), on validation, at all other points, and against costs; the first
     also for narrow screens.
 

@@ -233,9 +233,13 @@ def boost(tables: Sequence[ClientTable], classes: int) -> Outputs:
     width = 1 if classes else y.shape[1]
     trees = max(10, TREES // classes) if classes > 2 else TREES
     options = {
-        "max_iter": trees, "learning_rate": min(0.3, RATE * TREES / trees), "max_leaf_nodes": LEAVES,
-        "min_samples_leaf": SMALLEST_LEAF, "early_stopping": False, "random_state": 0,
-    }  # fmt: skip
+        "max_iter": trees,
+        "learning_rate": min(0.3, RATE * TREES / trees),
+        "max_leaf_nodes": LEAVES,
+        "min_samples_leaf": SMALLEST_LEAF,
+        "early_stopping": False,
+        "random_state": 0,
+    }
     rest = np.concatenate([table.rest for table in tables])
     ends = np.cumsum([len(table.rest) for table in tables])[:-1]
     if classes and len(present := np.unique(y)) == 1:

@@ -137,9 +137,15 @@ class _Trial:
 
     def record(self, finished: bool) -> dict[str, Any]:
         score = self.score if math.isfinite(self.score) else None
-        return {"params": {RATE: self.value}, "value": score if finished else None, "reached": score,
-                "rounds": self.round, "curve": {str(step): value for step, value in self.curve.items()},
-                "started": self.started, "seconds": self.seconds}  # fmt: skip
+        return {
+            "params": {RATE: self.value},
+            "value": score if finished else None,
+            "reached": score,
+            "rounds": self.round,
+            "curve": {str(step): value for step, value in self.curve.items()},
+            "started": self.started,
+            "seconds": self.seconds,
+        }
 
 
 def _search(search: RateSearch, show: Callable[[int], None]) -> dict[str, Any]:

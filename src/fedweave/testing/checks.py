@@ -59,9 +59,12 @@ def check_model(build: Callable[..., ClientModel], shape: tuple[int, ...] = (1, 
         f"{name}: two evaluations of one batch differ; draw numbers only where there is a key"
     )
     torch.testing.assert_close(
-        alone, first[:1], rtol=1e-4, atol=1e-5,
+        alone,
+        first[:1],
+        rtol=1e-4,
+        atol=1e-5,
         msg=lambda reason: f"{name}: a row alone has other outputs than in its batch: {reason}",
-    )  # fmt: skip
+    )
     _check_training(build, shape, outputs, name)
 
 

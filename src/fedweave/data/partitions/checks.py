@@ -10,8 +10,11 @@ from fedweave.data.base import RAGGED, Dataset, Partition, find_repeated_row
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 
-CONTENTS = {"images": "rows: leave nodes, edges and layout out", "graph": "subgraphs: give nodes and edges",
-         "series": "windows: give layout, with window, horizon and stride"}  # fmt: skip
+CONTENTS = {
+    "images": "rows: leave nodes, edges and layout out",
+    "graph": "subgraphs: give nodes and edges",
+    "series": "windows: give layout, with window, horizon and stride",
+}
 
 
 def check_partition(partition: Any, dataset: Dataset, clients: int | None, rule: str) -> Partition:
