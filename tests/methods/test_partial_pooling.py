@@ -13,6 +13,7 @@ from scipy.special import expit
 from sklearn.datasets import load_diabetes, load_iris, load_wine
 from torch import Tensor
 
+import fedweave as fw
 from fedweave.client.regression import RowRegression
 from fedweave.engine.clients import Clients, pad_rows
 from fedweave.engine.engine import run
@@ -258,3 +259,17 @@ def test_too_many_columns_are_refused_before_the_first_round() -> None:
     method = tiny.method(NAME, task, "rows", slopes="correlated")
     with pytest.raises(BadInput, match=r"slopes: correlated, with 21 columns .* more than 12; set slopes to none"):
         next(run(method, clients, Settings(1), Loop()))
+
+
+def test_a_search_goes_on_where_it_draws_slopes_that_the_columns_do_not_allow() -> None:
+    """Slopes of 70 columns have too many effects. Declared values are still refused."""
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=(240, 70)).astype("float32")
+    rows = fw.Federation.from_arrays(
+        x, x[:, 0] + draws.normal(size=240), client=np.arange(240) % 4, target="numbers", normalize="none"
+    )
+    settings = {"rounds": 1, "seeds": 1, "progress": False, "central": False}
+    compared = fw.compare(rows, ["partial_pooling"], tune=6, **settings)
+    assert np.isfinite(compared.leaderboard()["mean"]).all()
+    with pytest.raises(BadInput, match="slopes: independent, with 71 columns"):
+        fw.compare(rows, [fw.methods.PartialPooling(slopes="independent")], tune=0, **settings)

@@ -144,6 +144,24 @@ def test_where_newcomers_have_less() -> None:
     assert {f"{mean:.2f}" for mean in pairs["names"]} == {"78.96"}
 
 
+def test_which_graphs_of_subgraphs_collapse() -> None:
+    rows, text = pd.read_csv(collapse.stored("collapse-subgraphs"), keep_default_na=False), words(collapse.PAGE)
+    first, last = (rows[rows["when"] == when].set_index(["method", "task"]) for when in ("first", "last"))
+    sources, before = last["effective_sources"], first["effective_sources"]
+    assert rows["task"].nunique() == 5
+    assert {*first.loc["FedAux", "collapsed"]} == {"consensus"}
+    assert {*last.loc["FedAux", "collapsed"]} == {"self"}
+    assert f"with {sources['FedAux'].min():.2f} to {sources['FedAux'].max():.2f} effective sources" in text
+    assert (sources["FED-PUB"] > before["FED-PUB"]).all()
+    rest = last["collapsed"].drop("FedAux", level="method")[lambda words: words != ""]
+    assert rest.to_dict() == dict.fromkeys([("FED-PUB", "amazon-photo"), ("FedGTA", "digits-graph")], "consensus")
+    assert (sources["FedGTA"] - before["FedGTA"]).abs().max() < 0.3
+    assert first.loc["FedGTA", "collapsed"]["digits-graph"] == "consensus"
+    assert f"with at most {before['FedSheafHN'].max():.1f} effective sources, and ends with " in text
+    assert f"ends with {sources['FedSheafHN'].min():.0f} to {sources['FedSheafHN'].max():.0f}." in text
+    assert first.loc["FedSheafHN", "distance_to_self"].max() < 0.2
+
+
 def test_which_graphs_collapse() -> None:
     rows = pd.read_csv(collapse.stored("collapse"), keep_default_na=False)
     page = collapse.PAGE.read_text(encoding="utf-8")

@@ -85,7 +85,7 @@ def _cell(cells: pd.DataFrame, method: str, task: str) -> str:
 
 
 def _count(sources: float) -> str:
-    return f"{sources:.1f}" if sources < 10 else f"{sources:.0f}"
+    return f"{sources:.1f}" if round(sources, 1) < 10 else f"{sources:.0f}"
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
-from fedweave.errors import Diverged
+from fedweave.errors import BadInput, Diverged
 from fedweave.files.atomic import check_writable, read
 from fedweave.runs import repetition, tasks
 from fedweave.runs.dependencies import inputs_digest, run_digest
@@ -217,7 +217,9 @@ def run_search(
             continue
         try:
             search.optuna_study.tell(trial, trials.evaluate(_prepare_trial(search, trial.params), study.tune, trial))
-        except (optuna.TrialPruned, Diverged):
+        except (optuna.TrialPruned, Diverged, BadInput) as error:
+            if isinstance(error, BadInput) and trial.params in initial_points(study, key):
+                raise  # values that somebody declared, and not a draw that these data do not allow
             search.optuna_study.tell(trial, state=TrialState.PRUNED)
         claims.release(trial.number)
         show(search.remaining_trials)
