@@ -27,7 +27,7 @@ PARTS = ("docs/add-method.md", "docs/add-model.md", "docs/pretrained.md")
 KINDS = ("tables", "series", "texts", "images", "graphs", "splits", "models", "predict", "studies")
 OWN_DATA = [f"docs/own-data/{name}.md" for name in KINDS]
 MULTILEVEL = "docs/guides/multilevel.md"  # its packages are in no environment of the tests
-OTHERS = ("docs/adapters.md", "docs/installation.md", "docs/guides/contestants.md")
+OTHERS = ("docs/adapters.md", "docs/guides/fine-tune.md", "docs/installation.md", "docs/guides/contestants.md")
 GUIDES = ("README.md", "docs/own-data.md", *OWN_DATA, *PARTS, *OTHERS, *EXAMPLES)
 PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
 
