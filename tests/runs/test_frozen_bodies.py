@@ -113,6 +113,18 @@ def test_files_differ_by_rows_and_by_weights(cache: Path) -> None:
     assert len([*cache.glob("*.npy")]) == 3
 
 
+def test_several_cores_share_the_rows(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process computes parts; the features are in the order of the rows."""
+    play(planned("local"), True)
+    (file,) = cache.glob("*.npy")
+    whole = np.load(file)
+    file.unlink()
+    monkeypatch.setattr(frozen_bodies, "CHUNK", 7)
+    monkeypatch.setattr(frozen_bodies, "cores", lambda: 3)
+    play(planned("local"), True)
+    np.testing.assert_allclose(np.load(file), whole, rtol=1e-5, atol=1e-6)
+
+
 def test_the_oldest_files_go(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all are too large together; the one in use stays."""
     monkeypatch.setattr(frozen_bodies, "KEPT", 40_000)

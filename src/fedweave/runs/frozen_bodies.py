@@ -24,9 +24,11 @@ from fedweave.engine.clients import Clients
 from fedweave.engine.protocol import Method
 from fedweave.files import stored
 from fedweave.models import ClientModel
+from fedweave.processes.forks import can_train_in_forks, map_jobs
+from fedweave.processes.parallel import cores
 
 FEATURES = "features"  # name of their array, and of the folder
-CHUNK = 256  # rows that the body reads at once
+CHUNK = 128  # rows that the body reads at once
 PROBED = 4  # rows whose features are a part of the name of a file
 KEPT = 2**32  # bytes of the files in the folder; the oldest ones go
 AUGMENTED = (
@@ -100,15 +102,19 @@ def _remove_old(folder: Path, used: Path) -> None:
 
 
 def _compute(task: RowClassification, x: Tensor, device: str) -> Iterator[Tensor]:
-    """Features of the rows `x`, part by part, on the CPU."""
+    """Features of the rows `x`, part by part, on the CPU; several cores share the parts, each with one thread."""
     task.template.to(device)
     model = {name: value.to(device) for name, value in task.init(0).items()}
-    for part in x.split(CHUNK):
-        rows = torch.arange(len(part), device=device)
-        data = ClientData(
-            {task.inputs: part.to(device)}, [], rows, rows, rows, torch.tensor(0), 0, torch.tensor(0.0), False
-        )
-        yield task.features(model, data, rows).cpu()
+    parts = x.split(CHUNK)
+
+    def read(i: int) -> Tensor:
+        rows = torch.arange(len(parts[i]), device=device)
+        arrays = {task.inputs: parts[i].to(device)}
+        data = ClientData(arrays, [], rows, rows, rows, torch.tensor(0), 0, torch.tensor(0.0), False)
+        return task.features(model, data, rows).cpu()
+
+    processes = min(cores(), len(parts)) if device == "cpu" and can_train_in_forks() else 1
+    return map_jobs(read, len(parts), processes)
 
 
 def _digest(task: RowClassification, x: Tensor, device: str) -> str:
