@@ -15,14 +15,15 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 WORKLOADS = ("cnn", "lenet16", "mlp", "tpt", "gcn", "gru")
 PEERED = {"cnn", "lenet16", "mlp"}  # workloads that the peers' simulators take unchanged
 # Convolutions are never stacked on a CPU: stacked ones take about twice the loop's time.
 STACKED = {"mlp", "tpt", "gcn", "gru"}
-COMPILED = {"mlp", "tpt", "gru"}
+SMALL = {"mlp", "tpt", "gru"}  # whose steps the kernel covers, and a compiler in short time
+ELSEWHERE = {"pfl", "flwr"}  # whose rounds are timed by the clock alone
 CONVOLUTIONAL = {"cnn", "lenet16"}  # `train.precision: bfloat16`, clients in sequence
 PEERS_PYTHON = Path(".peers/bin/python")
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +35,8 @@ def contestants(workload: str, threads: int = 1) -> Iterator[tuple[str, str]]:
         "loop": True,
         "processes": threads > 1 and workload not in STACKED,
         "batched": workload in STACKED,
-        "compiled": workload in COMPILED,
+        "kernel": workload in SMALL,
+        "compiled": workload in SMALL,
         "bfloat16": workload in CONVOLUTIONAL,
     }
     enabled = {"raw": True, **executors}
@@ -42,18 +44,22 @@ def contestants(workload: str, threads: int = 1) -> Iterator[tuple[str, str]]:
     if (ROOT / PEERS_PYTHON).exists() and workload in PEERED:
         yield "pfl", str(ROOT / PEERS_PYTHON)
         yield "flwr", str(ROOT / PEERS_PYTHON)
+    if (ROOT / PEERS_PYTHON).exists() and workload in SMALL:
+        yield "jax", str(ROOT / PEERS_PYTHON)
 
 
 def measure(
-    python: str, name: str, workload: str, rounds: int, threads: int, cache: str, extra: Mapping[str, str] = {}
+    python: str, name: str, workload: str, rounds: int, threads: int, cache: str, processor: bool = False
 ) -> dict | str:
     """Seconds of the first round and of the later rounds of one new process, or the reason of its failure.
 
     Args:
-        extra: further variables of its environment.
+        processor: seconds of the processor, not of the clock.
     """
-    variables = {**extra, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", "TORCHINDUCTOR_CACHE_DIR": cache}
+    paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    variables = {"PYTHONPATH": os.pathsep.join(paths), "TORCHINDUCTOR_CACHE_DIR": cache}
     command = [python, "-m", "benchmarks.contestant", name, workload, str(rounds), str(threads)]
+    command += ["processor"] if processor else []
     environment = os.environ | variables | {"OMP_NUM_THREADS": str(threads)}
     process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     lines = process.stdout.strip().splitlines()
@@ -62,14 +68,16 @@ def measure(
     return (process.stderr.strip().splitlines() or ["no output"])[-1]
 
 
-def compare(workload: str, repeats: int, rounds: int, threads: int) -> list[dict]:
+def compare(workload: str, repeats: int, rounds: int, threads: int, processor: bool = False) -> list[dict]:
     """Rows of the table of one workload."""
     times: dict[str, list[float]] = {}
     first: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as cache:
         for _ in range(repeats):
             for name, python in contestants(workload, threads):
-                result = measure(python, name, workload, rounds, threads, cache)
+                if processor and name in ELSEWHERE:
+                    continue
+                result = measure(python, name, workload, rounds, threads, cache, processor)
                 if isinstance(result, str):
                     print(f"{workload} {name}: {result}", file=sys.stderr)
                 else:
@@ -117,6 +125,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="processes of every contestant")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every process; the first one is not counted")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--processor", action="store_true", help="processor time, for a machine with other work")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     check_workloads(parser, options.workloads)
@@ -124,7 +133,7 @@ def main() -> None:
     print(describe_machine(options.threads))
     print(f"{'workload':10} {'who':10} {'ms/round':>10} {'x raw':>7} {'first, s':>9}")
     for workload in options.workloads:
-        for row in compare(workload, options.repeats, options.rounds, options.threads):
+        for row in compare(workload, options.repeats, options.rounds, options.threads, options.processor):
             rows.append(row)
             print(
                 f"{row['workload']:10} {row['who']:10} {row['milliseconds']:10.1f} "

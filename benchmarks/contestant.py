@@ -1,10 +1,11 @@
-"""One contestant in its own process: `python -m benchmarks.contestant WHO WORKLOAD ROUNDS THREADS` prints seconds per
-round.
+"""One contestant in its own process: `python -m benchmarks.contestant WHO WORKLOAD ROUNDS THREADS [processor]`
+prints seconds per round, of the clock or of the processor.
 
 The first round is reported separately: compilation and the start of workers happen there.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ EXECUTORS: dict[str, Executor] = {
     "loop": Loop(),
     "bfloat16": Loop(),
     "batched": Batched(),
+    "kernel": Batched(kernel=True),
     "compiled": Batched(compiled=True),
 }
 
@@ -44,19 +46,22 @@ def make_round(executor: Executor, workload: Workload, participation: float = 1.
     return run_one
 
 
-def time_rounds(run_one: Callable[[], object], rounds: int) -> list[float]:
+def time_rounds(
+    run_one: Callable[[], object], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Seconds of every round."""
     seconds = []
     for _ in range(rounds):
-        start = time.perf_counter()
+        start = clock()
         run_one()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return seconds
 
 
 def main() -> None:
     """Time one contestant."""
     who, name, rounds, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    clock = time.process_time if sys.argv[5:] == ["processor"] else time.perf_counter
     torch.set_num_threads(threads)
     workload = WORKLOADS[name]()
     if who == "bfloat16":
@@ -65,13 +70,19 @@ def main() -> None:
         from benchmarks import peers
 
         seconds = getattr(peers, who)(name, workload, rounds)
+    elif who == "jax":
+        if threads == 1:
+            os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+        from benchmarks import jax_rounds
+
+        seconds = time_rounds(jax_rounds.make_round(name, workload), rounds, clock)
     elif who == "raw":
         from benchmarks import raw
 
-        seconds = time_rounds(raw.make_round(name, workload), rounds)
+        seconds = time_rounds(raw.make_round(name, workload), rounds, clock)
     else:
         executor = Processes(threads) if who == "processes" else EXECUTORS[who]
-        seconds = time_rounds(make_round(executor, workload), rounds)
+        seconds = time_rounds(make_round(executor, workload), rounds, clock)
     print(json.dumps({"first": seconds[0], "seconds": seconds[1:]}))
 
 

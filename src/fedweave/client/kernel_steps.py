@@ -59,7 +59,7 @@ def _find_program(
     parts = [leaf[0] for leaf in leaves]
     parts += [t if dim is None else t[0] for t, dim in zip(captured, settings.dims, strict=True)]
     parts += [steps.rows[0, 0], steps.keys[0, 0]]
-    signature = (settings.key, str(spec), tuple((part.shape, part.dtype) for part in parts))
+    signature = (settings.key, spec, tuple((part.shape, part.dtype) for part in parts))
     if signature not in _PROGRAMS and len(_PROGRAMS) < LIMIT:
         try:
             _PROGRAMS[signature] = _record_step(settings, spec, len(leaves), [own_memory(part) for part in parts], real)

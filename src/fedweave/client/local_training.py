@@ -50,10 +50,12 @@ def descend(
         key: 0-d key of the randomness inside the model.
     """
     params, rest = trees.select(model, names), trees.omit(model, names)
-    steps = [rows for epoch in plan for rows in epoch]
+    # One tensor is not taken apart, because every part of a stacked one costs several microseconds.
+    steps = plan.flatten(0, 1) if isinstance(plan, Tensor) else [rows for epoch in plan for rows in epoch]
+    counts = [plan.shape[1]] * len(plan) if isinstance(plan, Tensor) else [sum(1 for _ in epoch) for epoch in plan]
     # Keys depend on (epoch, step), not on a running count, because padding changes the number of earlier steps.
     positions = torch.tensor(
-        [(e, k) for e, epoch in enumerate(plan) for k, _ in enumerate(epoch)], dtype=torch.int64, device=key.device
+        [(e, k) for e, count in enumerate(counts) for k in range(count)], dtype=torch.int64, device=key.device
     )
     step_keys = dropout_keys.fold(key, *positions.reshape(-1, 2).T)
     if is_mapped():
@@ -90,7 +92,7 @@ def _train_single_client(
     loss: Loss,
     params: Params,
     rest: Params,
-    steps: Sequence[Tensor],
+    steps: Sequence[Tensor] | Tensor,
     solver: Solver,
     step_keys: Tensor,
     state: Tree | None,
@@ -114,7 +116,7 @@ def _train_stacked_clients(
     loss: Loss,
     params: Params,
     rest: Params,
-    steps: Sequence[Tensor],
+    steps: Sequence[Tensor] | Tensor,
     solver: Solver,
     step_keys: Tensor,
     state: Tree | None,
@@ -122,9 +124,10 @@ def _train_stacked_clients(
 ) -> tuple[Params, Tree, Params, Tensor]:
     captured = capture(loss)
     state = solver.init(params) if state is None else state
-    if not steps:
+    if not len(steps):
         return params, state, rest, torch.zeros((), device=step_keys.device)
-    inputs, spec = tree_flatten((params, state, rest, torch.stack([*steps]), step_keys, captured.tensors))
+    rows = steps if isinstance(steps, Tensor) else torch.stack([*steps])
+    inputs, spec = tree_flatten((params, state, rest, rows, step_keys, captured.tensors))
     outputs = _StackedTraining.apply(StepSettings(captured.form, captured.rebuild, solver, masked, spec), *inputs)
     return tree_unflatten(outputs, tree_flatten((params, state, rest, 0))[1])
 

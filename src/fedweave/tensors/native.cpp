@@ -372,10 +372,22 @@ static void product(const Call& c) {
     if (b.column != 1 || n % LANES) {
       Real* scratch = c.at<Real>(4);
       for (Int p = 0; p < k; p++) std::fill(scratch + p * padded + n, scratch + (p + 1) * padded, Real(0));
-      if (b.row == 1) {  // a transposed weight: blocks that fit into registers
-        for (Int p0 = 0; p0 < k; p0 += 16)
-          for (Int j = 0; j < n; j++)
-            for (Int p = p0; p < std::min(p0 + 16, k); p++) scratch[p * padded + j] = b.at[p + j * b.column];
+      if (b.row == 1) {  // a transposed weight, four rows and columns at a time
+        Int p = 0;
+        for (; p + 4 <= k; p += 4) {
+          Int j = 0;
+          for (; j + 4 <= n; j += 4) {
+            Real block[4][4];
+            for (int x = 0; x < 4; x++)
+              for (int y = 0; y < 4; y++) block[y][x] = b.at[p + y + (j + x) * b.column];
+            for (int y = 0; y < 4; y++)
+              for (int x = 0; x < 4; x++) scratch[(p + y) * padded + j + x] = block[y][x];
+          }
+          for (; j < n; j++)
+            for (int y = 0; y < 4; y++) scratch[(p + y) * padded + j] = b.at[p + y + j * b.column];
+        }
+        for (; p < k; p++)
+          for (Int j = 0; j < n; j++) scratch[p * padded + j] = b.at[p + j * b.column];
       } else {
         for (Int p = 0; p < k; p++)
           for (Int j = 0; j < n; j++) scratch[p * padded + j] = b.at[p * b.row + j * b.column];
