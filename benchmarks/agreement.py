@@ -83,15 +83,48 @@ PAIRS = {
 }
 # What main.py of PFLlib has for arguments that are not given, for algorithms of this table.
 DEFAULTS = {
-    "device": "cpu", "dataset": "agreement", "num_classes": CLASSES, "global_rounds": ROUNDS, "local_epochs": EPOCHS,
-    "batch_size": 1000, "local_learning_rate": RATE, "num_clients": CLIENTS, "join_ratio": 1.0, "few_shot": 0,
-    "random_join_ratio": False, "algorithm": "", "time_select": False, "goal": "test", "time_threthold": 10000,
-    "save_folder_name": "items", "top_cnt": 100, "auto_break": False, "eval_gap": 1, "client_drop_rate": 0.0,
-    "train_slow_rate": 0.0, "send_slow_rate": 0.0, "dlg_eval": False, "dlg_gap": 100, "batch_num_per_client": 2,
-    "num_new_clients": 0, "fine_tuning_epoch_new": 0, "learning_rate_decay": False, "learning_rate_decay_gamma": 0.99,
-    "server_learning_rate": 1.0, "plocal_epochs": 1, "eta": 1.0, "rand_percent": 80, "layer_idx": 2, "mu": 0.0,
-    "tau": 1.0, "alpha": 1.0, "lamda": 1.0, "M": 5, "beta": 1.0, "fine_tuning_epochs": 1,
-}  # fmt: skip
+    "device": "cpu",
+    "dataset": "agreement",
+    "num_classes": CLASSES,
+    "global_rounds": ROUNDS,
+    "local_epochs": EPOCHS,
+    "batch_size": 1000,
+    "local_learning_rate": RATE,
+    "num_clients": CLIENTS,
+    "join_ratio": 1.0,
+    "few_shot": 0,
+    "random_join_ratio": False,
+    "algorithm": "",
+    "time_select": False,
+    "goal": "test",
+    "time_threthold": 10000,
+    "save_folder_name": "items",
+    "top_cnt": 100,
+    "auto_break": False,
+    "eval_gap": 1,
+    "client_drop_rate": 0.0,
+    "train_slow_rate": 0.0,
+    "send_slow_rate": 0.0,
+    "dlg_eval": False,
+    "dlg_gap": 100,
+    "batch_num_per_client": 2,
+    "num_new_clients": 0,
+    "fine_tuning_epoch_new": 0,
+    "learning_rate_decay": False,
+    "learning_rate_decay_gamma": 0.99,
+    "server_learning_rate": 1.0,
+    "plocal_epochs": 1,
+    "eta": 1.0,
+    "rand_percent": 80,
+    "layer_idx": 2,
+    "mu": 0.0,
+    "tau": 1.0,
+    "alpha": 1.0,
+    "lamda": 1.0,
+    "M": 5,
+    "beta": 1.0,
+    "fine_tuning_epochs": 1,
+}
 
 
 class Split(nn.Module):
@@ -139,9 +172,17 @@ def run_ours(name: str, pair: Pair, rows: Mapping[str, Any], network: Split) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         result = fw.fit(
-            fw.methods.METHODS[name](**pair.ours), federation, model=Same(network), head="out", rounds=ROUNDS, lr=RATE,
-            epochs=EPOCHS, batch_size=0, evaluate={"point": pair.point}, progress=False,
-        )  # fmt: skip
+            fw.methods.METHODS[name](**pair.ours),
+            federation,
+            model=Same(network),
+            head="out",
+            rounds=ROUNDS,
+            lr=RATE,
+            epochs=EPOCHS,
+            batch_size=0,
+            evaluate={"point": pair.point},
+            progress=False,
+        )
     table = result.history
     table = table[(table["split"] == "test") & (table["point"] == pair.point)]
     return table.pivot_table(index="round", columns="client", values="value", sort=True).to_numpy()
@@ -162,9 +203,11 @@ def run_theirs(pair: Pair, rows: Mapping[str, Any], network: nn.Module) -> np.nd
         server.train()
     if pair.after_training:
         return np.array(
-            [[100 * float((scores[i][r].argmax(1) == y).mean()) for i, (_, y) in enumerate(rows["test"])]
-             for r in range(ROUNDS)]
-        )  # fmt: skip
+            [
+                [100 * float((scores[i][r].argmax(1) == y).mean()) for i, (_, y) in enumerate(rows["test"])]
+                for r in range(ROUNDS)
+            ]
+        )
     parts = []
     for i, (_, y) in enumerate(rows["test"]):
         found = scores[i]

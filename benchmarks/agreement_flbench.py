@@ -63,10 +63,21 @@ def main(checkout: str, python: str, *names: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result = fw.compare(
-                federation, {name: fw.methods.METHODS[name](**settings), "theirs": theirs}, model=TwoLayers(),
-                head="classifier", rounds=ROUNDS, seeds=[0], lr=RATE, epochs=EPOCHS, batch_size=0, tune=0,
-                metric="log_loss", evaluate={"point": "pre", "select": "last"}, central=False, progress=False,
-            )  # fmt: skip
+                federation,
+                {name: fw.methods.METHODS[name](**settings), "theirs": theirs},
+                model=TwoLayers(),
+                head="classifier",
+                rounds=ROUNDS,
+                seeds=[0],
+                lr=RATE,
+                epochs=EPOCHS,
+                batch_size=0,
+                tune=0,
+                metric="log_loss",
+                evaluate={"point": "pre", "select": "last"},
+                central=False,
+                progress=False,
+            )
         if result.lost:
             raise SystemExit(result.lost[0])
         difference = float(abs(result[name].scores - result["theirs"].scores).max())

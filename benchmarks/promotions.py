@@ -95,11 +95,14 @@ class Site:
 
 
 NULL_CELLS = [
-    *(Site(*cell) for cell in product(("normal", "binary"), (6, 10, 48), (0.0, 0.2, 1.0), (5, 50))
-      if cell[::2] != ("binary", 1.0) or cell[3] == 50),  # with 5 rows an effect of 1 is more than they disagree
+    *(
+        Site(*cell)
+        for cell in product(("normal", "binary"), (6, 10, 48), (0.0, 0.2, 1.0), (5, 50))
+        if cell[::2] != ("binary", 1.0) or cell[3] == 50
+    ),  # with 5 rows an effect of 1 is more than they disagree
     *(Site("skewed", clients, *cell) for clients, cell in product((6, 10, 48), ((0.2, 50), (1.0, 5)))),
     *(Site(scores, clients, 1.0, 50) for scores, clients in product(LIMITS, (6, 10, 20, 48))),
-]  # fmt: skip
+]
 GAIN_CELLS = [cell for cell in NULL_CELLS if cell.scores == "binary"]
 
 

@@ -37,9 +37,17 @@ NOISE = 0.5  # standard deviation of the noise of scores, whose own is 1
 FLIPPED = 0.8  # share of the labels of the client with noise
 VICTIM = 7
 ARGUMENTS: dict[str, Any] = {
-    "methods": ["local", "fedavg", "fedavg_ft", "ditto", "pfedgraph"], "budget": None, "rounds": 15, "seeds": 2,
-    "settings": 2, "model": {"name": "mlp", "hidden": 16}, "lr": 0.3, "epochs": 2, "batch_size": 20, "progress": False,
-}  # fmt: skip
+    "methods": ["local", "fedavg", "fedavg_ft", "ditto", "pfedgraph"],
+    "budget": None,
+    "rounds": 15,
+    "seeds": 2,
+    "settings": 2,
+    "model": {"name": "mlp", "hidden": 16},
+    "lr": 0.3,
+    "epochs": 2,
+    "batch_size": 20,
+    "progress": False,
+}
 CASES = ("common", "unrelated", "groups", "noise", "short", "pooling")
 FEW_ROWS = 10  # training rows of a client where partial pooling is correct
 OTHERS: dict[str, dict[str, Any]] = {  # case -> other arguments
@@ -47,9 +55,21 @@ OTHERS: dict[str, dict[str, Any]] = {  # case -> other arguments
     "pooling": {"methods": [*ARGUMENTS["methods"], "partial_pooling"], "lr": 0.05},
 }
 COLUMNS = (
-    "case", "seed", "right", "answer", "method", "leader", "equal", "pays", "gain", "groups", "own", "losing",
-    "losing_common", "seconds",
-)  # fmt: skip
+    "case",
+    "seed",
+    "right",
+    "answer",
+    "method",
+    "leader",
+    "equal",
+    "pays",
+    "gain",
+    "groups",
+    "own",
+    "losing",
+    "losing_common",
+    "seconds",
+)
 
 
 def federation(case: str, seed: int) -> fw.Federation:
@@ -67,10 +87,13 @@ def federation(case: str, seed: int) -> fw.Federation:
         y = x @ weights(case, rng)[0, :, 0] + rng.normal(size=(CLIENTS, 1)) + rng.normal(size=(CLIENTS, count))
     parts = np.repeat([*sizes], [*sizes.values()])
     return fw.Federation.from_arrays(
-        x.reshape(-1, FEATURES), y.reshape(-1),
-        client=np.repeat(names(), count).tolist(), split=np.tile(parts, CLIENTS),
-        group={name: f"group {i % 2}" for i, name in enumerate(names())} if case == "groups" else None, name=case,
-    )  # fmt: skip
+        x.reshape(-1, FEATURES),
+        y.reshape(-1),
+        client=np.repeat(names(), count).tolist(),
+        split=np.tile(parts, CLIENTS),
+        group={name: f"group {i % 2}" for i, name in enumerate(names())} if case == "groups" else None,
+        name=case,
+    )
 
 
 def names() -> list[str]:
@@ -113,13 +136,21 @@ def outcome(case: str, seed: int) -> dict[str, Any]:
     advice = fw.recommend(federation(case, seed), **ARGUMENTS | OTHERS.get(case, {}))
     pays = advice.facts["pays"]
     return {
-        "case": case, "seed": seed, "right": int(is_correct(case, advice)), "answer": advice.answer,
-        "method": advice.method, "leader": advice.facts["leader"], "equal": " ".join(advice.equal_methods),
+        "case": case,
+        "seed": seed,
+        "right": int(is_correct(case, advice)),
+        "answer": advice.answer,
+        "method": advice.method,
+        "leader": advice.facts["leader"],
+        "equal": " ".join(advice.equal_methods),
         "pays": {"better": "yes", "worse": "no"}.get(pays["verdict"], pays["verdict"] or "no verdict"),
-        "gain": round(pays["difference"], 2), "groups": "|".join(" ".join(group) for group in advice.groups),
-        "own": "|".join(advice.local_clients), "losing": "|".join(advice.losing()),
-        "losing_common": "|".join(losing_common(advice)), "seconds": round(time.process_time() - start, 1),
-    }  # fmt: skip
+        "gain": round(pays["difference"], 2),
+        "groups": "|".join(" ".join(group) for group in advice.groups),
+        "own": "|".join(advice.local_clients),
+        "losing": "|".join(advice.losing()),
+        "losing_common": "|".join(losing_common(advice)),
+        "seconds": round(time.process_time() - start, 1),
+    }
 
 
 def _bind_to_core(counter: Any) -> None:

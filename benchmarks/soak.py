@@ -87,9 +87,11 @@ def soak(port: int) -> None:
             f"{len(runs)} tasks {dict(states)} in {duration:.0f} s, {duration / len(runs):.2f} s each; "
             f"stale after it: {len(stale_stages())}"
         )
-        print(f"server: {memory[0]:.0f} MiB at first, {max(memory):.0f} at most, {memory[-1]:.0f} at the end; "
-              f"database {size / MIB:.1f} MiB; "
-              f"all tasks listed in {listing:.2f} s")  # fmt: skip
+        print(
+            f"server: {memory[0]:.0f} MiB at first, {max(memory):.0f} at most, {memory[-1]:.0f} at the end; "
+            f"database {size / MIB:.1f} MiB; "
+            f"all tasks listed in {listing:.2f} s"
+        )
 
 
 def _await(address: str) -> None:

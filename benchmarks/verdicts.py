@@ -206,9 +206,11 @@ def breaks(share: float, studies: int) -> bool:
 
 
 OTHER_CELLS = (
-    Cell(0.2, 3, 20, 6), Cell(0.35, 5, 48, 12, "heavy tails", "factor 4"), Cell(0.7, 2, 100, 6, "skewed"),
+    Cell(0.2, 3, 20, 6),
+    Cell(0.35, 5, 48, 12, "heavy tails", "factor 4"),
+    Cell(0.7, 2, 100, 6, "skewed"),
     Cell(0.0, 2, 10, 12, "skewed", "factor 4"),
-)  # fmt: skip
+)
 TABLES = {
     "false-claims": (false_claims, design()),
     "other-families": (other_families, OTHER_CELLS),

@@ -56,8 +56,9 @@ def test_weights_help_the_rare_class() -> None:
     for weights in (None, "balanced"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            done = fw.compare(people(), ["local", "ditto"], seeds=1, metric="balanced_accuracy", class_weights=weights,
-                              **QUIET)  # fmt: skip
+            done = fw.compare(
+                people(), ["local", "ditto"], seeds=1, metric="balanced_accuracy", class_weights=weights, **QUIET
+            )
         recall[weights] = done.leaderboard().set_index("method")["mean"].sort_index()
     assert (recall["balanced"] > recall[None] + 5).all()
 

@@ -382,9 +382,15 @@ def test_warnings_are_printed_once(tmp_path: Path) -> None:
     federation = fw.Federation.from_arrays(x, y, client=["a", "b", "c"] * 30, name="noise")
     with pytest.warns(UserWarning, match="no method is better than") as caught:
         compared = fw.compare(
-            federation, ["local", "fedavg"], rounds=2, seeds=1, lr=1e-4, model={"name": "mlp", "hidden": [4]},
-            out=tmp_path / "one", **QUIET,
-        )  # fmt: skip
+            federation,
+            ["local", "fedavg"],
+            rounds=2,
+            seeds=1,
+            lr=1e-4,
+            model={"name": "mlp", "hidden": [4]},
+            out=tmp_path / "one",
+            **QUIET,
+        )
     messages = " | ".join(str(w.message) for w in caught)
     assert "One seed: no verdict." in messages
     assert "3 of 3 clients have fewer than 10 test rows (a, b, c)" in messages

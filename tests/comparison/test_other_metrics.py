@@ -233,9 +233,15 @@ def test_a_method_below_a_control_is_named_first() -> None:
 
 def test_forecasts_have_the_last_value_and_the_mean_as_controls() -> None:
     series = fw.Federation.from_dataset(
-        "us-income", "natural", clients=48, window=5, horizon=5, gap=4, split={"train": 0.5, "val": 0.2, "test": 0.3},
+        "us-income",
+        "natural",
+        clients=48,
+        window=5,
+        horizon=5,
+        gap=4,
+        split={"train": 0.5, "val": 0.2, "test": 0.3},
         normalize="standard",
-    )  # fmt: skip
+    )
     done = fw.compare(series, ["local"], model="tpt_mlp", seeds=1, **{**QUIET, "rounds": 1}, tune=0)
     rules = done.controls().set_index("control")["mean"]
     assert rules["Last value"] == pytest.approx(0.0093, abs=5e-5)  # as docs/datasets/us-income.md says

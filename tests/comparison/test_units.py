@@ -18,10 +18,15 @@ CLIENTS, ROWS = 12, 30
 OWNER = np.repeat(np.arange(CLIENTS), ROWS)
 DRAWS = np.random.default_rng(0)
 SIDE = DRAWS.integers(2, size=CLIENTS * ROWS)
-TABLE = pd.DataFrame({
-    "arm": [f"arm {i:02}" for i in OWNER], "person": [f"person {i // 2}" for i in OWNER],
-    "x": SIDE + DRAWS.normal(size=len(OWNER)), "z": DRAWS.normal(size=len(OWNER)), "y": SIDE,
-})  # fmt: skip
+TABLE = pd.DataFrame(
+    {
+        "arm": [f"arm {i:02}" for i in OWNER],
+        "person": [f"person {i // 2}" for i in OWNER],
+        "x": SIDE + DRAWS.normal(size=len(OWNER)),
+        "z": DRAWS.normal(size=len(OWNER)),
+        "y": SIDE,
+    }
+)
 PEOPLE = tuple(f"person {i // 2}" for i in range(CLIENTS))
 SHARING = [i // 2 for i in range(CLIENTS)]
 BUDGET: dict[str, Any] = {"rounds": 2, "lr": 0.1, "progress": False}
@@ -38,11 +43,13 @@ def test_every_way_to_give_units_is_equivalent(tmp_path: Path) -> None:
     np.savez(tmp_path / "arms.npz", x=TABLE[["x", "z"]], y=TABLE["y"], **texts)
     mapping = dict(zip(TABLE["arm"], TABLE["person"], strict=True))
     ways = [
-        make_arms(), make_arms(unit=TABLE["person"], features=["x", "z"]), make_arms(unit=mapping, features=["x", "z"]),
+        make_arms(),
+        make_arms(unit=TABLE["person"], features=["x", "z"]),
+        make_arms(unit=mapping, features=["x", "z"]),
         fw.Federation.from_file(tmp_path / "arms.csv", client="arm", label="y", unit="person"),
         fw.Federation.from_file(tmp_path / "arms.npz", client="arm", label="y", unit="person"),
         fw.Federation.from_arrays(TABLE[["x", "z"]], TABLE["y"], client=TABLE["arm"], unit=TABLE["person"]),
-    ]  # fmt: skip
+    ]
     for made in ways:
         assert made.partition.units == PEOPLE
         assert made.shape == (2,)

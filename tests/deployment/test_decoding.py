@@ -48,8 +48,10 @@ def test_an_array_that_differs_from_its_declaration_is_refused(case):
     assert len(str(refused.value)) < 500
 
 
-@pytest.mark.parametrize("array", [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(True), np.zeros((0, 4)),
-                                   np.asfortranarray(np.eye(3))])  # fmt: skip
+@pytest.mark.parametrize(
+    "array",
+    [np.arange(6, dtype=np.float32).reshape(2, 3), np.array(True), np.zeros((0, 4)), np.asfortranarray(np.eye(3))],
+)
 def test_the_declared_array_keeps_its_bits(array):
     read = decode(npy(array), [*array.shape], str(array.dtype), "w")
     assert read.dtype == array.dtype

@@ -115,8 +115,12 @@ def test_simulate_ends_when_its_server_is_killed_and_leaves_nothing_after_a_sign
     server = out / "server"
     with tempfile.TemporaryDirectory() as short:  # a socket's path must be short
         for number in (signal.SIGKILL, signal.SIGTERM):
-            command = subprocess.Popen([flower, *arguments, "--out", out], env=os.environ | {"TMPDIR": short},
-                                       stderr=subprocess.PIPE, text=True)  # fmt: skip
+            command = subprocess.Popen(
+                [flower, *arguments, "--out", out],
+                env=os.environ | {"TMPDIR": short},
+                stderr=subprocess.PIPE,
+                text=True,
+            )
             assert until(
                 lambda command=command: status.read(server).get("round", 0) >= 1 or command.poll() is not None, PATIENCE
             )

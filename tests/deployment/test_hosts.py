@@ -27,10 +27,22 @@ from fedweave.tensors import trees
 # One method of every family; settings that are quick on a toy.
 SMALL = {"width": 8, "hidden": 1}
 ROWS = {
-    "fedavg": {}, "fedrep": {"head_epochs": 1}, "ditto": {}, "fedala": {}, "fedamp": {}, "fedfomo": {}, "pfedgraph": {},
-    "knn_per": {"k": 3}, "pfedhn": SMALL, "pfedla": {"vector_size": 4, "width": 4}, "pfedgat": {"head_width": 3},
-    "shn": {**SMALL, "channels": 4, "depth": 1, "stalk": 2, "stage1_rounds": 1}, "fedaghn": {}, "cfl": {}, "sfl": {},
-}  # fmt: skip
+    "fedavg": {},
+    "fedrep": {"head_epochs": 1},
+    "ditto": {},
+    "fedala": {},
+    "fedamp": {},
+    "fedfomo": {},
+    "pfedgraph": {},
+    "knn_per": {"k": 3},
+    "pfedhn": SMALL,
+    "pfedla": {"vector_size": 4, "width": 4},
+    "pfedgat": {"head_width": 3},
+    "shn": {**SMALL, "channels": 4, "depth": 1, "stalk": 2, "stage1_rounds": 1},
+    "fedaghn": {},
+    "cfl": {},
+    "sfl": {},
+}
 GRAPHS = {
     "fedsheafhn": {"width": 8, "channels": 4, "depth": 1, "enrol_epochs": 1},
     "fedsage": {"generator_rounds": 1, "width": 6, "narrow": 5, "wide": 8, "bank_size": 4, "most": 3},
@@ -233,8 +245,12 @@ def test_a_wrong_upload_is_refused(damage, rows, tmp_path):
         if node != 899 or not reply.upload:
             return reply
         name, value = next(iter(reply.upload.items()))
-        other = {"shape": {name: value[:1]}, "more": {"extra": torch.zeros(10**6)}, "nan": {name: value * torch.nan},
-                 "type": {name: value.double()}}[damage]  # fmt: skip
+        other = {
+            "shape": {name: value[:1]},
+            "more": {"extra": torch.zeros(10**6)},
+            "nan": {name: value * torch.nan},
+            "type": {name: value.double()},
+        }[damage]
         return replace(reply, upload={**reply.upload, **other})
 
     hosts = Hosts(tmp_path, planned("fedavg", rows))
@@ -304,8 +320,14 @@ def test_a_file_of_a_client_contains_its_rows_only(rows, tmp_path):
 
 def test_rows_of_an_owner_become_inputs_as_in_the_run(tmp_path):
     draws = np.random.default_rng(2)
-    table = pd.DataFrame({"shop": np.repeat(["A", "B"], 30), "hour": draws.integers(24, size=60),
-                          "kind": draws.choice(["x", "y"], 60), "late": draws.choice(["no", "yes"], 60)})  # fmt: skip
+    table = pd.DataFrame(
+        {
+            "shop": np.repeat(["A", "B"], 30),
+            "hour": draws.integers(24, size=60),
+            "kind": draws.choice(["x", "y"], 60),
+            "late": draws.choice(["no", "yes"], 60),
+        }
+    )
     federation = fw.Federation.from_pandas(table, client="shop", label="late", name="shops")
     hosts = Hosts(tmp_path, planned("fedavg", federation))
     own = own_rows.of_table(hosts.spec, table[table["shop"] == "B"], "late", 1)

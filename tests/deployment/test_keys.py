@@ -98,11 +98,21 @@ def test_a_lost_public_key_is_rebuilt(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     "names",
-    [["--node", "../out"], ["--node", "a/b"], ["--node", ""], ["--node", ".."], ["--node", "a.pub"],
-     ["--node", "server.key"], ["--node", "ann", "--node", "ann"],
-     ["--host", "http://fl.example.org:8000"], ["--host", "fl é.org"], ["--host", ""], ["--host", "10.0.0.700"],
-     ["--host", "fl.example.org", "--host", "a b"]],
-)  # fmt: skip
+    [
+        ["--node", "../out"],
+        ["--node", "a/b"],
+        ["--node", ""],
+        ["--node", ".."],
+        ["--node", "a.pub"],
+        ["--node", "server.key"],
+        ["--node", "ann", "--node", "ann"],
+        ["--host", "http://fl.example.org:8000"],
+        ["--host", "fl é.org"],
+        ["--host", ""],
+        ["--host", "10.0.0.700"],
+        ["--host", "fl.example.org", "--host", "a b"],
+    ],
+)
 def test_invalid_names_write_nothing(names, tmp_path, capsys):
     """This includes the valid names in the same command."""
     assert main(["keys", str(tmp_path / "keys"), "--node", "good", *names]) == 2

@@ -43,9 +43,12 @@ def test_accepted_keys_are_stored(answered: int, roster: Roster, monkeypatch: py
 @pytest.mark.parametrize("config", [None, "", "superlink = 1", '[superlink.local]\naddress = ":local:"', "[superlink"])
 @pytest.mark.parametrize("command", [["register", "a.pub"], ["unregister"]])
 def test_an_unknown_superlink_is_refused_before_any_work(
-    config: str | None, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    config: str | None,
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     """Without the check, `flwr` writes a configuration without this SuperLink, and then speaks of an unexpected error.
     With it, the next check refuses the key or the client.
     """

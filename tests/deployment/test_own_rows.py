@@ -19,8 +19,14 @@ DAYS = pd.date_range("2019-11-20", periods=60, freq="5D")
 
 def table() -> pd.DataFrame:
     draws = np.random.default_rng(2)
-    return pd.DataFrame({"shop": np.repeat(["A", "B"], 30), "hour": draws.integers(24, size=60),
-                         "late": draws.choice(["no", "yes"], 60), "sales": draws.normal(size=60)})  # fmt: skip
+    return pd.DataFrame(
+        {
+            "shop": np.repeat(["A", "B"], 30),
+            "hour": draws.integers(24, size=60),
+            "late": draws.choice(["no", "yes"], 60),
+            "sales": draws.normal(size=60),
+        }
+    )
 
 
 def own_table() -> pd.DataFrame:

@@ -103,8 +103,15 @@ def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatc
     server = threading.Thread(target=answer, daemon=True)
     server.start()
     command = tmp_path / "short name" / "bin" / "flwr-clientapp"
-    done = subprocess.run([command, "--a", "b c"], cwd=tmp_path, env={"MINE": "x", "PATH": os.environ["PATH"]},
-                          capture_output=True, text=True, check=False, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        [command, "--a", "b c"],
+        cwd=tmp_path,
+        env={"MINE": "x", "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     server.join(60)
     listener.close()
     assert (done.returncode, done.stdout, done.stderr) == (7, "said", "")
@@ -214,10 +221,12 @@ def test_the_time_to_go_is_that_of_the_rounds_alone(monkeypatch):
         clock[0] = 3600.0 + 60 * done if done else 0.0
         said[done] = lines.next_line(done, 100, True)
     assert {done: line for done, line in said.items() if line} == {
-        2: "round 2 of 100: about 1.6 h to go", 28: "round 28 of 100: about 72 min to go",
-        54: "round 54 of 100: about 46 min to go", 80: "round 80 of 100: about 20 min to go",
+        2: "round 2 of 100: about 1.6 h to go",
+        28: "round 28 of 100: about 72 min to go",
+        54: "round 54 of 100: about 46 min to go",
+        80: "round 80 of 100: about 20 min to go",
         100: "100 rounds in about 2.7 h",
-    }  # fmt: skip
+    }
 
 
 def follow_three_rounds(tmp_path, capsys, monkeypatch, terminal):
@@ -273,8 +282,20 @@ def test_a_node_with_wrong_options_starts_no_process(case, tmp_path, monkeypatch
     for name in ("ca.crt", "key"):
         (tmp_path / name).write_text("x")
     arguments, line = NODES[case]
-    good = ["--superlink", "fl.example.org:8000", "--certificate", "ca.crt", "--key", "key", "--data", "key",
-            "--state", "state", "--spec", HASH]  # fmt: skip
+    good = [
+        "--superlink",
+        "fl.example.org:8000",
+        "--certificate",
+        "ca.crt",
+        "--key",
+        "key",
+        "--data",
+        "key",
+        "--state",
+        "state",
+        "--spec",
+        HASH,
+    ]
     assert main(["node", *good, *arguments]) == 2
     errors = capsys.readouterr().err
     assert line in errors

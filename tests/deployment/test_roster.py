@@ -186,8 +186,12 @@ def test_invalid_rosters_are_refused(tmp_path, capsys):
     with pytest.raises(BadInput, match=r"roster\.json: no roster"):
         Roster(path).clients()
     path.unlink()
-    for words in (["register", "a.pub", "--client", "1", "--client", "2"], ["register", "a.pub", "--client", "-1"],
-                  ["register", "a.pub", "--client", "1"], ["unregister", "--client", "3"]):  # fmt: skip
+    for words in (
+        ["register", "a.pub", "--client", "1", "--client", "2"],
+        ["register", "a.pub", "--client", "-1"],
+        ["register", "a.pub", "--client", "1"],
+        ["unregister", "--client", "3"],
+    ):
         assert main([*words, "--roster", str(path)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4

@@ -14,10 +14,12 @@ from tests.servers import DIGITS
 
 def build_spec(units: tuple[str, ...]) -> spec.AppSpec:
     raw = {
-        "study": "small", "seeds": [0], "methods": {"fedavg": {}},
+        "study": "small",
+        "seeds": [0],
+        "methods": {"fedavg": {}},
         "tasks": {"digits": {**DIGITS, "model": {"name": "mlp", "hidden": [4]}}},
         "runs": {"digits-fedavg": {"task": "digits", "method": "fedavg"}},
-    }  # fmt: skip
+    }
     run = parse(raw).run("digits-fedavg")
     dataset = data.load("digits", "unused")
     partition = replace(data.partition(dataset, **run.task.partition), units=units)

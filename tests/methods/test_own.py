@@ -406,9 +406,15 @@ def is_kept(check: Any) -> bool:
 def test_each_promise_is_a_test_of_its_own() -> None:
     """Each has a name. It passes if the promise is kept, and raises an error otherwise."""
     promises = {
-        "executors_agree", "absent_clients_keep_their_bits", "resumed_equals_uninterrupted", "state_is_plain_tensors",
-        "training_ignores_test_rows", "newcomers_join", "names_are_known", "rows_are_those_of_ids",
-    }  # fmt: skip
+        "executors_agree",
+        "absent_clients_keep_their_bits",
+        "resumed_equals_uninterrupted",
+        "state_is_plain_tensors",
+        "training_ignores_test_rows",
+        "newcomers_join",
+        "names_are_known",
+        "rows_are_those_of_ids",
+    }
     names = [check.__name__ for check in method_checks(METHODS["local"])]
     assert {*names} == {f"Local-{kind}-{promise}" for kind in TASKS for promise in promises}
     assert len(names) == len({*names})

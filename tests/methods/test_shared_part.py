@@ -9,8 +9,15 @@ from fedweave.methods import METHODS
 
 DRAWS = np.random.default_rng(0)
 X = DRAWS.normal(size=(90, 2))
-TABLE = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "kind": DRAWS.choice(["u", "v"], 90), "y": X[:, 0] > 0,
-                      "shop": np.repeat(["A", "B", "C"], 30)})  # fmt: skip
+TABLE = pd.DataFrame(
+    {
+        "a": X[:, 0],
+        "b": X[:, 1],
+        "kind": DRAWS.choice(["u", "v"], 90),
+        "y": X[:, 0] > 0,
+        "shop": np.repeat(["A", "B", "C"], 30),
+    }
+)
 NUMBERS = fw.Federation.from_pandas(TABLE.drop(columns="kind"), client="shop", label="y", name="shops")
 QUIET = {"model": "linear", "rounds": 1, "lr": 0.1, "executor": "loop", "progress": False}
 PRIVATE_HEADS = {"fedper": {}, "fedrep": {}, "fedbabu": {}, "fedas": {}, "fedrod": {"local_generic": True}}

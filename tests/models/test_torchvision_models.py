@@ -20,10 +20,16 @@ from fedweave.tensors.torchvision import declare_operators
 
 # The first architectures of families, and the layer that is the head.
 HEADS = {
-    "resnet18": "fc", "vit_b_16": "model.heads.head", "mobilenet_v3_small": "classifier.3", "swin_t": "head",
-    "vgg11": "classifier.6", "efficientnet_b0": "classifier.1", "googlenet": "fc", "squeezenet1_1": "classifier.1",
+    "resnet18": "fc",
+    "vit_b_16": "model.heads.head",
+    "mobilenet_v3_small": "classifier.3",
+    "swin_t": "head",
+    "vgg11": "classifier.6",
+    "efficientnet_b0": "classifier.1",
+    "googlenet": "fc",
+    "squeezenet1_1": "classifier.1",
     "maxvit_t": "classifier.5",
-}  # fmt: skip
+}
 
 
 def models():
@@ -67,17 +73,31 @@ def test_outputs_are_those_of_torchvision() -> None:
 def small_swin(shape, outputs):
     """A Swin transformer with stochastic depth, integer buffers, and dropout in attention."""
     return models().SwinTransformer(
-        patch_size=[2, 2], embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=[2, 2], num_classes=outputs,
-        dropout=0.1, attention_dropout=0.1, stochastic_depth_prob=0.3,
-    )  # fmt: skip
+        patch_size=[2, 2],
+        embed_dim=8,
+        depths=[1, 1],
+        num_heads=[2, 2],
+        window_size=[2, 2],
+        num_classes=outputs,
+        dropout=0.1,
+        attention_dropout=0.1,
+        stochastic_depth_prob=0.3,
+    )
 
 
 def small_vit(shape, outputs):
     """A vision transformer with dropout in attention."""
     return models().VisionTransformer(
-        image_size=8, patch_size=4, num_layers=1, num_heads=2, hidden_dim=8, mlp_dim=8, num_classes=outputs,
-        dropout=0.1, attention_dropout=0.2,
-    )  # fmt: skip
+        image_size=8,
+        patch_size=4,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=8,
+        mlp_dim=8,
+        num_classes=outputs,
+        dropout=0.1,
+        attention_dropout=0.2,
+    )
 
 
 @pytest.mark.parametrize("model", [small_swin, small_vit])

@@ -114,8 +114,11 @@ def test_a_board_has_them_and_its_first_sentence_names_the_best(numbers: fw.Comp
     controls = numbers.controls().set_index("control")
     assert {*controls.index} == {"Training mean", LINEAR, POOLED, PARTIAL}
     assert controls["kind"].to_dict() == {
-        "Training mean": "control", LINEAR: "control", PARTIAL: "control", POOLED: "not federated",
-    }  # fmt: skip
+        "Training mean": "control",
+        LINEAR: "control",
+        PARTIAL: "control",
+        POOLED: "not federated",
+    }
     assert str(numbers).splitlines()[1].startswith("No method is better than the control ")
     assert numbers.warnings[0].startswith("no method is better than the control ")
     assert f"{PARTIAL} [control]" in str(numbers)

@@ -169,8 +169,13 @@ def test_a_body_that_changes_is_not_frozen(change, frozen: bool) -> None:
     assert has_frozen_body(adapt(make, (1, 8, 8), 2)()) == frozen
     assert has_frozen_body(adapt(make, (1, 8, 8), 2, adapter="head")())
     assert not has_frozen_body(adapt(lambda shape, outputs: nn.Linear(4, outputs), (4,), 2)())
-    headed = adapt(lambda s, o: nn.Sequential(Body(s, 3).body, nn.Sequential(nn.Dropout(), nn.Linear(144, o))),
-                   (1, 8, 8), 2, head="1", adapter="head")  # fmt: skip
+    headed = adapt(
+        lambda s, o: nn.Sequential(Body(s, 3).body, nn.Sequential(nn.Dropout(), nn.Linear(144, o))),
+        (1, 8, 8),
+        2,
+        head="1",
+        adapter="head",
+    )
     assert not has_frozen_body(headed())  # the head has dropout
 
 

@@ -29,10 +29,18 @@ PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"))
 BLOCK = re.compile(r"(<!-- board: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # study, task
 FILES = {".csv": "leaderboard.csv", ".controls.csv": "controls.csv"}
 COLUMNS = {
-    "rank": "", "method": "method", "score": "mean ± std", "interval": "95 % interval", "pre": "as received",
-    "post": "after training", "worst10": "worst 10 %", "vs_local": "vs Local", "vs_fedavg_ft": "vs FedAvg-FT",
-    "gain": "gain / loss", "mib": "MiB",
-}  # fmt: skip
+    "rank": "",
+    "method": "method",
+    "score": "mean ± std",
+    "interval": "95 % interval",
+    "pre": "as received",
+    "post": "after training",
+    "worst10": "worst 10 %",
+    "vs_local": "vs Local",
+    "vs_fedavg_ft": "vs FedAvg-FT",
+    "gain": "gain / loss",
+    "mib": "MiB",
+}
 # Where clients come later: their scores at the reported point, and the verdict against Local on their rows.
 LATE = {"late": "newcomers", "late_local": "newcomers vs Local"}
 NEWCOMERS_ENDING, KEYS = ".newcomers.csv", ("dataset", "setting")

@@ -97,10 +97,8 @@ def table(task: str) -> str:
     """
     board, tests, curves = (
         read_table(boards.FOLDER / f"{STUDY}{ending}.csv", needed, boards.RESTORE_HINT)
-        for ending, needed in {
-            "": ("task", "mean"), ".tests": ("task", "verdict"), ".rounds": ("task", "auc"),
-        }.items()
-    )  # fmt: skip
+        for ending, needed in {"": ("task", "mean"), ".tests": ("task", "verdict"), ".rounds": ("task", "auc")}.items()
+    )
     rows = board[(board["task"] == task) & ~board["method"].str.contains("-(?:" + "|".join(CONTROLS) + r")\]$")]
     if rows.empty:
         raise BadInput(f"{PAGE}: {task!r} is not a task of {STUDY}, only {', '.join(sorted(set(board['task'])))}")

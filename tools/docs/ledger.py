@@ -23,9 +23,14 @@ from tools.pages import store
 
 CSV = FOLDER / "ledger.csv"
 FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN = (
-    "full budget, several seeds", "full budget, one seed", "full budget, set-up of public code", "size or count",
-    "reduced budget", "data not at hand", "not run",
-)  # fmt: skip
+    "full budget, several seeds",
+    "full budget, one seed",
+    "full budget, set-up of public code",
+    "size or count",
+    "reduced budget",
+    "data not at hand",
+    "not run",
+)
 STATES = (FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN)  # the first that applies is the state of a number
 MARKS = {ONE_SEED: "¹", OTHER: "ᶜ", REDUCED: " r", ABSENT: " –"}  # on the page
 # Data that were not at hand for our runs. The readers exist; the pages of the data sets say where the data come from.
@@ -82,9 +87,17 @@ def _entry(row: published.Row) -> Entry:
     shown = best.row if state in (FULL, ONE_SEED, OTHER, SIZE) else {}
     ours, std = float(shown.get("mean", np.nan)), float(shown.get("std", np.nan))
     return Entry(
-        *row[:6], row.mean, row.std, state, ours, std, float(shown.get("seeds", np.nan)),
-        _verdict(row, state, ours, std), _core_minutes(best.row), "" if state == ABSENT else best.study,
-    )  # fmt: skip
+        *row[:6],
+        row.mean,
+        row.std,
+        state,
+        ours,
+        std,
+        float(shown.get("seeds", np.nan)),
+        _verdict(row, state, ours, std),
+        _core_minutes(best.row),
+        "" if state == ABSENT else best.study,
+    )
 
 
 def _preference(row: published.Row) -> Any:

@@ -75,9 +75,12 @@ def pages() -> tuple[Path, ...]:
 def fill_blocks(page: str) -> str:
     """The text of a page with the current tables in its blocks."""
     tables = {
-        "study": table, "method": method_table, "claims": lambda name: claims.table(), "numbers": number_table,
+        "study": table,
+        "method": method_table,
+        "claims": lambda name: claims.table(),
+        "numbers": number_table,
         "differences": differences.table,
-    }  # fmt: skip
+    }
     return BLOCK.sub(lambda match: match[1] + tables[match[2]](match[3]) + match[4], page)
 
 

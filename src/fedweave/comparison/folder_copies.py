@@ -11,9 +11,21 @@ from fedweave.results.tables import FILES
 
 # What fedweave writes into a folder of results. Other entries are the user's, and a later copy keeps them.
 RESULTS = (
-    "runs", "partitions", "tuned", "refit", "recommendation", "curves", "metrics", "ablations", "code", ".fedweave",
-    MARGINS, "report*.html", "leaderboard.txt", *(f"{name}.csv" for name in FILES.values()),
-)  # fmt: skip
+    "runs",
+    "partitions",
+    "tuned",
+    "refit",
+    "recommendation",
+    "curves",
+    "metrics",
+    "ablations",
+    "code",
+    ".fedweave",
+    MARGINS,
+    "report*.html",
+    "leaderboard.txt",
+    *(f"{name}.csv" for name in FILES.values()),
+)
 
 
 def copy(source: Path, target: Path, part: str) -> None:

@@ -91,9 +91,11 @@ def go_on(
     """
     run, trained = serving.parse_run(dict(finished.info)), finished.info["spec"]["train"]["rounds"]
     task = replace(
-        run.task, metric=finished.info["metric"], partition=dict(federation.partition_block),
+        run.task,
+        metric=finished.info["metric"],
+        partition=dict(federation.partition_block),
         normalize=federation.normalize,
-    )  # fmt: skip
+    )
     train = replace(
         run.train, rounds=trained + rounds, newcomers=newcomers, join_round=trained if newcomers else 0, freeze=freeze
     )

@@ -10,8 +10,21 @@ from fedweave.results import MIB, Run, Study
 from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MEANING, add_marks, control_column, control_tests
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict", "p", "margin")
-PRINTED = ("task", "rank", "method", "metric", "mean", "std", "low", "high", "verdict", "vs_local", "vs_fedavg_ft",
-           "pre", "post")  # fmt: skip
+PRINTED = (
+    "task",
+    "rank",
+    "method",
+    "metric",
+    "mean",
+    "std",
+    "low",
+    "high",
+    "verdict",
+    "vs_local",
+    "vs_fedavg_ft",
+    "pre",
+    "post",
+)
 DETAILS = ("pre", "post", "point", "pooled", "client_std", "worst10", "mib", "seconds")
 
 
@@ -59,8 +72,10 @@ def explain_words(board: pd.DataFrame, study: Study) -> list[str]:
         ["one seed: no verdict; intervals are over clients"] if (board["seeds"] == 1).all() and len(board) > 1 else []
     )
     metrics = board[has_word["equivalent"]]["metric"].unique()
-    lines += [f"equivalent: the {metric} differs by no more than {study.margin(metric).describe(metric)}"
-              for metric in metrics]  # fmt: skip
+    lines += [
+        f"equivalent: the {metric} differs by no more than {study.margin(metric).describe(metric)}"
+        for metric in metrics
+    ]
     return lines + [MEANING["open"]] * bool(has_word["open"].any())
 
 

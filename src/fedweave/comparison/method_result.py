@@ -261,9 +261,19 @@ class MethodResult:
         return export(run, self.name, Path(folder), predictor, client, seed, trained, merge)
 
     def join(
-        self, rows: Any, *, client: Any = None, label: Any = None, edges: Any = None, node: str = "node",
-        rounds: int = 10, freeze: bool = False, federation: Any = None, out: Path | str | None = None, **options: Any,
-    ) -> "MethodResult":  # fmt: skip
+        self,
+        rows: Any,
+        *,
+        client: Any = None,
+        label: Any = None,
+        edges: Any = None,
+        node: str = "node",
+        rounds: int = 10,
+        freeze: bool = False,
+        federation: Any = None,
+        out: Path | str | None = None,
+        **options: Any,
+    ) -> "MethodResult":
         """Let clients join after training, in the method's own way, and continue for some rounds.
 
         What was fitted on training rows (the scaling, the values of categories) stays as it is. The round of each

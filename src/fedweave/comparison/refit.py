@@ -102,9 +102,11 @@ def _train(
     """
     run = serving.parse_run(dict(finished.info))
     task = replace(
-        run.task, metric=finished.info["metric"], partition=dict(federation.partition_block),
+        run.task,
+        metric=finished.info["metric"],
+        partition=dict(federation.partition_block),
         normalize=federation.normalize,
-    )  # fmt: skip
+    )
     evaluate = replace(run.evaluate, every=rounds, select="last", models=True, predictions=False, edges=0)
     prepared = repetition.prepare(
         replace(run, task=task, evaluate=evaluate, seeds=(seed,)), federation.dataset, federation.partition, model

@@ -69,8 +69,9 @@ def _add_roster(parser: argparse.ArgumentParser, name: str) -> None:
 
 def _add_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="CSV, TSV or Parquet with the columns of the run's table")
-    parser.add_argument("--encoding", default="", help="of a CSV or TSV file, such as cp1252 or latin1, as Excel "
-                        "writes; default: UTF-8")  # fmt: skip
+    parser.add_argument(
+        "--encoding", default="", help="of a CSV or TSV file, such as cp1252 or latin1, as Excel writes; default: UTF-8"
+    )
 
 
 def _add_rows(rows: argparse.ArgumentParser) -> None:
@@ -85,16 +86,23 @@ def _add_rows(rows: argparse.ArgumentParser) -> None:
 
 def _add_prediction(prediction: argparse.ArgumentParser) -> None:
     _add_table(prediction)
-    for name, text in (("app", "folder of the exported app"), ("data", "file of the client's data"),
-                       ("state", "folder of the client's state")):  # fmt: skip
+    for name, text in (
+        ("app", "folder of the exported app"),
+        ("data", "file of the client's data"),
+        ("state", "folder of the client's state"),
+    ):
         prediction.add_argument(f"--{name}", type=Path, required=True, help=text)
     prediction.add_argument("--out", type=Path, help="CSV to write; default: the terminal")
 
 
 def _add_node(node: argparse.ArgumentParser) -> None:
     node.add_argument("--superlink", required=True, help="host:port of the server")
-    for name, text in (("certificate", "ca.crt of the server"), ("key", "secret key of this node"),
-                       ("data", "file of the client's data"), ("state", "folder of the client's state")):  # fmt: skip
+    for name, text in (
+        ("certificate", "ca.crt of the server"),
+        ("key", "secret key of this node"),
+        ("data", "file of the client's data"),
+        ("state", "folder of the client's state"),
+    ):
         node.add_argument(f"--{name}", type=Path, required=True, help=text)
     node.add_argument("--spec", required=True, help="hash of the specification that this node agrees to")
     node.add_argument("--device", default="cpu", help="of the training: cpu, cuda, or auto, a GPU where there is one")
@@ -204,9 +212,11 @@ def run_node(options: argparse.Namespace) -> None:
     check_files_of_node(options.key, options.certificate)
     require_flower()
     config = {
-        "data": str(options.data.resolve()), "state": str(options.state.resolve()), "spec": ",".join(hashes),
+        "data": str(options.data.resolve()),
+        "state": str(options.state.resolve()),
+        "spec": ",".join(hashes),
         "device": device_of(options.device),
-    }  # fmt: skip
+    }
     check_writable(options.state)
     command = node_command(options.superlink, options.certificate, options.key, config, options.port)
     host = Host(options.state / "host", options.superlink, options.certificate)

@@ -127,10 +127,16 @@ def _sum(grams: Tensor, basis: Tensor, scale: Tensor, ridge: float, rows: float)
     total, slopes = grams.sum(0), basis[1:]
     zz, zx, zy = grams[:, :effects, :effects], grams[:, :effects, :columns], grams[:, :effects, columns]
     return _Sums(
-        basis.T @ total[:columns, :columns] @ basis, basis.T @ total[:columns, columns], total[columns, columns],
-        zz / scale[:, None] / scale, zx @ basis / scale[:, None], zy / scale,
-        ridge * slopes.T @ slopes, rows, 1 if ridge else basis.shape[1],
-    )  # fmt: skip
+        basis.T @ total[:columns, :columns] @ basis,
+        basis.T @ total[:columns, columns],
+        total[columns, columns],
+        zz / scale[:, None] / scale,
+        zx @ basis / scale[:, None],
+        zy / scale,
+        ridge * slopes.T @ slopes,
+        rows,
+        1 if ridge else basis.shape[1],
+    )
 
 
 def _profile(sums: _Sums, factor: Tensor, restricted: bool) -> tuple[Tensor, Tensor, Tensor]:

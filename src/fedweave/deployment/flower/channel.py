@@ -36,10 +36,16 @@ class FlowerChannel:
         contents = {node: records.to_content(request, arrays) for node, request in requests.items()}
         masked = {node: request for node, request in requests.items() if request.weight}
         plain = [
-            Message(content=contents[node], dst_node_id=node, message_type=records.message_type(request),
-                    ttl=self.timeout, group_id=str(request.config["round"]))
-            for node, request in requests.items() if node not in masked
-        ]  # fmt: skip
+            Message(
+                content=contents[node],
+                dst_node_id=node,
+                message_type=records.message_type(request),
+                ttl=self.timeout,
+                group_id=str(request.config["round"]),
+            )
+            for node, request in requests.items()
+            if node not in masked
+        ]
         received = self.deliver(plain) if plain else {}
         replies = {
             node: _read_reply(message, records.nbytes(contents[node]), requests[node])

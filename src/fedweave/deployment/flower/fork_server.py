@@ -103,9 +103,13 @@ def _receive_command(connection: socket.socket) -> tuple[list[str], str, dict[st
 
 
 def _run_command(
-    connection: socket.socket, arguments: list[str], directory: str, environment: dict[str, str], files: list[int],
+    connection: socket.socket,
+    arguments: list[str],
+    directory: str,
+    environment: dict[str, str],
+    files: list[int],
     functions: dict[str, Any],
-) -> NoReturn:  # fmt: skip
+) -> NoReturn:
     """Run the command in this fork, and send its exit code."""
     code = 1
     try:

@@ -116,9 +116,21 @@ class Host:
         """
         host, port = self.address.rsplit(":", 1)
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = ["flower-superlink", "--host", host, "--port", port, "--ssl-ca-certfile", str(self.certificate),
-                   "--ssl-certfile", str(secrets / keys.SERVER), "--ssl-keyfile", str(secrets / keys.SERVER_KEY),
-                   "--enable-supernode-auth", "--disable-runtime-dependency-installation"]  # fmt: skip
+        command = [
+            "flower-superlink",
+            "--host",
+            host,
+            "--port",
+            port,
+            "--ssl-ca-certfile",
+            str(self.certificate),
+            "--ssl-certfile",
+            str(secrets / keys.SERVER),
+            "--ssl-keyfile",
+            str(secrets / keys.SERVER_KEY),
+            "--enable-supernode-auth",
+            "--disable-runtime-dependency-installation",
+        ]
         command += ["--database", str(self.folder / "superlink.db")] if self.database else []
         self.start("superlink", command)
         self.wait_until(lambda: _is_listening(host, int(port)), "superlink")
@@ -165,8 +177,18 @@ class Host:
         if not public_keys:
             return
         clients = [word for client in public_keys for word in ("--client", str(client))]
-        command = [str(self.python), "-m", "fedweave.deployment", "register", *map(str, public_keys.values()), *clients,
-                   "--roster", str(roster_file), "--connection", CONNECTION]  # fmt: skip
+        command = [
+            str(self.python),
+            "-m",
+            "fedweave.deployment",
+            "register",
+            *map(str, public_keys.values()),
+            *clients,
+            "--roster",
+            str(roster_file),
+            "--connection",
+            CONNECTION,
+        ]
         result = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if result.returncode:
             raise BadInput("register", f"{find_reason(result.stderr)}")
@@ -192,8 +214,19 @@ class Host:
 def node_command(address: str, certificate: Path, key: Path, config: dict[str, str], port: int) -> list[str]:
     """The command that starts a SuperNode with TLS and its own key."""
     node_config = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
-    return ["flower-supernode", "--superlink", address, "--root-certificates", str(certificate),
-            "--auth-supernode-private-key", str(key), "--port", str(port), "--node-config", node_config]  # fmt: skip
+    return [
+        "flower-supernode",
+        "--superlink",
+        address,
+        "--root-certificates",
+        str(certificate),
+        "--auth-supernode-private-key",
+        str(key),
+        "--port",
+        str(port),
+        "--node-config",
+        node_config,
+    ]
 
 
 def start_fork_server(host: Host, folder: Path) -> None:
@@ -247,9 +280,13 @@ def local_federation(
 
 
 def add_nodes(
-    host: Host, out: Path, data: Sequence[Path], hashes: Sequence[str], clients: Sequence[int] | None = None,
+    host: Host,
+    out: Path,
+    data: Sequence[Path],
+    hashes: Sequence[str],
+    clients: Sequence[int] | None = None,
     device: str = "cpu",
-) -> None:  # fmt: skip
+) -> None:
     """Register and start a SuperNode for each entry of `data`; missing keys are made.
 
     Args:

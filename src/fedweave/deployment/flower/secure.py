@@ -187,8 +187,10 @@ def _run_stages(
         return False
     state.nid_to_fitins = contents
     stages: tuple[Callable[..., bool], ...] = (
-        workflow.share_keys_stage, workflow.collect_masked_vectors_stage, workflow.unmask_stage,
-    )  # fmt: skip
+        workflow.share_keys_stage,
+        workflow.collect_masked_vectors_stage,
+        workflow.unmask_stage,
+    )
     return all(stage(grid, legacy, state) for stage in stages)
 
 

@@ -158,9 +158,13 @@ def _parse_times(column: np.ndarray) -> np.ndarray:
 
 
 def of_arrays(
-    spec: AppSpec, x: np.ndarray, y: np.ndarray, client: int, time: np.ndarray | None = None,
+    spec: AppSpec,
+    x: np.ndarray,
+    y: np.ndarray,
+    client: int,
+    time: np.ndarray | None = None,
     shares: Sequence[float] = SHARES,
-) -> ClientFile:  # fmt: skip
+) -> ClientFile:
     """The client file of rows `x` [M, ...], as the data set of the run has them, and their classes or numbers `y` [M].
 
     Raises:

@@ -23,10 +23,12 @@ STREAM = 42  # random stream of the seed
 def needs_mean_only(method: Method, start: Start, form: dict[str, Any], seed: int) -> bool:
     """Whether the server's step on random uploads of `form` equals its step on their mean, sent by every client."""
     draws = stream(seed, STREAM)
-    uploads = unflatten({
-        name: torch.from_numpy(draws.normal(size=(MIN_CLIENTS, *shape))).to(getattr(torch, dtype))
-        for name, (shape, dtype) in form.items()
-    })  # fmt: skip
+    uploads = unflatten(
+        {
+            name: torch.from_numpy(draws.normal(size=(MIN_CLIENTS, *shape))).to(getattr(torch, dtype))
+            for name, (shape, dtype) in form.items()
+        }
+    )
     weights = torch.tensor([1.0, 2.0, 5.0])
     means = trees.broadcast(trees.weighted_mean(uploads, weights), MIN_CLIENTS)
     server, senders = method.init(start), torch.arange(MIN_CLIENTS)

@@ -68,8 +68,20 @@ class RunRecorder:
             vectors = portray(stage.method, session.server, placeholder)
             numbers |= Accountant(self.spec.timeline).privacy_loss(session.round)
         state = State(session.round, session.server, {})
-        report = Report(session.round, last["bytes_down"], last["bytes_up"], last["seconds"], last["loss"],
-                        tuple(last["dropped"]), scores, {}, numbers, state, stage.method, portrait=vectors)  # fmt: skip
+        report = Report(
+            session.round,
+            last["bytes_down"],
+            last["bytes_up"],
+            last["seconds"],
+            last["loss"],
+            tuple(last["dropped"]),
+            scores,
+            {},
+            numbers,
+            state,
+            stage.method,
+            portrait=vectors,
+        )
         return replace(session, history=record(session.history, report, self._run_without_models(session)), last={})
 
     def selected_round(self, session: Session, position: int) -> int:

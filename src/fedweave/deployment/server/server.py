@@ -145,9 +145,11 @@ class Coordinator:
             if to_evaluate and position in evaluated:
                 evaluation_own = tensors.flatten(trees.at(to_evaluate[1], position))
             config = self._config(session, recorder, position) | {
-                "train": position in to_train, "takes_part": position in chosen.tolist(),
-                "evaluate": position in evaluated, "apart": not _are_equal(evaluation_own, train_own),
-            }  # fmt: skip
+                "train": position in to_train,
+                "takes_part": position in chosen.tolist(),
+                "evaluate": position in evaluated,
+                "apart": not _are_equal(evaluation_own, train_own),
+            }
             weight = self._weights(method, session)[position] if self.spec.secure and config["takes_part"] else 0.0
             parts = tensors.flatten(shared), train_own, evaluation_own if config["apart"] else {}
             requests[identity] = Request("train", config, *parts, weight=float(weight))
@@ -156,9 +158,14 @@ class Coordinator:
     def _config(self, session: Session, recorder: RunRecorder, position: int) -> dict[str, Any]:
         """The part of `Request.config` that every message of a round has."""
         return {
-            "round": session.round, "train": False, "takes_part": False, "evaluate": True, "apart": False,
-            "checkpoint": recorder.oldest_round(session), "chosen": recorder.selected_round(session, position),
-        }  # fmt: skip
+            "round": session.round,
+            "train": False,
+            "takes_part": False,
+            "evaluate": True,
+            "apart": False,
+            "checkpoint": recorder.oldest_round(session),
+            "chosen": recorder.selected_round(session, position),
+        }
 
     def _evaluation_downloads(self, session: Session, everybody: Tensor) -> tuple[Tree, Tree]:
         """The downloads with which all clients evaluate the last round."""
@@ -174,17 +181,27 @@ class Coordinator:
             shared, own = self._evaluation_downloads(session, torch.arange(len(session.members)))
             evaluated = {*self.spec.evaluated_positions(session.members)}
             requests = {
-                identity: Request("train", self._config(session, recorder, position), tensors.flatten(shared),
-                                  tensors.flatten(trees.at(own, position)))
-                for position, identity in enumerate(session.members) if position in evaluated
-            }  # fmt: skip
+                identity: Request(
+                    "train",
+                    self._config(session, recorder, position),
+                    tensors.flatten(shared),
+                    tensors.flatten(trees.at(own, position)),
+                )
+                for position, identity in enumerate(session.members)
+                if position in evaluated
+            }
             replies = self.registry.exchange(session, requests, log)
         return recorder.record_round(session, replies)
 
     def _aggregate(
-        self, method: Method, session: Session, placeholder: Clients, chosen: Tensor, downloads: tuple[Tree, Tree],
+        self,
+        method: Method,
+        session: Session,
+        placeholder: Clients,
+        chosen: Tensor,
+        downloads: tuple[Tree, Tree],
         replies: Mapping[int, Reply | str],
-    ) -> tuple[Tree, dict[str, Any]]:  # fmt: skip
+    ) -> tuple[Tree, dict[str, Any]]:
         """(server's state after the accepted uploads, numbers of the round)."""
         answered, uploads, losses = [], [], []  # rows of `chosen`, and what came from them
         for row, position in enumerate(chosen.tolist()):

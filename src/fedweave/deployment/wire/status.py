@@ -40,9 +40,13 @@ class Status:
     def write(self, state: str, line: str) -> None:
         """Write the file."""
         content = {
-            "run": self.run, "state": state, "round": self.round, "rounds": self.rounds, "line": line,
+            "run": self.run,
+            "state": state,
+            "round": self.round,
+            "rounds": self.rounds,
+            "line": line,
             "pid": os.getpid(),
-        }  # fmt: skip
+        }
         write_atomic(self.folder / STATUS, json.dumps(content) + "\n")
 
 
