@@ -101,6 +101,8 @@ def test_wrong_adapters() -> None:
         with warnings.catch_warnings(), pytest.raises(fw.BadInput) as caught:
             fw.fit("fedavg", people(), model=network, adapter=adapter, **OPTIONS)
         assert str(caught.value).startswith(line)
+    with pytest.raises(fw.BadInput, match=r"^adapter: 'lorra' is unknown"):
+        fw.recommend(people(), adapter="lorra")
 
 
 def test_ranks_by_client() -> None:

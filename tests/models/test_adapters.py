@@ -188,6 +188,7 @@ def test_targets_are_layers_parts_and_patterns() -> None:
             {"targets": ["linear3"]},
             "adapter.targets: 'linear3' names no layer with a weight; did you mean 'mix.lin",
         ),
+        ("encoder", {"targets": []}, "adapter.targets: [] names no layer; name some, leave it out, or"),
         ("encoder", {"targets": ["fc"]}, "adapter.targets: 'fc' is the head, which is trained whole; leave it out"),
         ("encoder", {"targets": ["embed"]}, "adapter.rank: 2, but embed.weight is a matrix of 4 x 1; give at most 1"),
         ("functional", {"rank": 9}, "adapter.rank: 9: no weight below the head is larger than its adapter; lower"),

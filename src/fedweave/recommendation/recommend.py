@@ -41,6 +41,7 @@ def recommend(
     traffic: Any = None,
     model: Any = None,
     head: str | None = None,
+    adapter: str | Mapping[str, Any] | None = None,
     rounds: int = 50,
     seeds: int = 3,
     settings: int | None = None,
@@ -64,7 +65,7 @@ def recommend(
         budget: of time: seconds, or a text such as "10min" or "2h"; None for no limit. A smaller one means fewer
             settings, then fewer rounds.
         traffic: bytes that a training of all rounds may send, such as "200MB"; methods above it drop out.
-        model, head, metric, margin, train: as in `compare`.
+        model, head, adapter, metric, margin, train: as in `compare`.
         rounds: of a full training.
         seeds: repetitions of the last comparison; with one there is no verdict on methods, and Local is recommended.
         settings: candidates of each method. None: five learning rates, unless `lr` is given. A number: the declared
@@ -148,7 +149,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
     margin = None if arguments["margin"] is None else margins.check_margin(arguments["margin"])
     max_seconds, max_bytes = budget.seconds(arguments["budget"]), budget.size(arguments["traffic"])
     schedule = Schedule(arguments["settings"], arguments["rounds"], tuple(range(arguments["seeds"])))
-    options = {name: arguments[name] for name in ("model", "head", "metric")} | {"name": "recommendation"}
+    options = {name: arguments[name] for name in ("model", "head", "adapter", "metric")} | {"name": "recommendation"}
     train = {"rounds": arguments["rounds"], **arguments["train"]}
     entries = candidates.entries(arguments["methods"])
     refused = candidates.incompatible_entries(federation, entries, {**options, "seeds": schedule.seeds, "train": train})

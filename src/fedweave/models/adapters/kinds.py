@@ -119,6 +119,8 @@ class Lora(TrainedPart):
                 raise BadInput(
                     f"{where}.rank", f"{self.rank}: no weight below the head is larger than its adapter; lower the rank"
                 )
+        elif not self.targets:
+            raise BadInput(f"{where}.targets", "[] names no layer; name some, leave it out, or set adapter: head")
         else:
             chosen = _match(self.targets, weights, network, head, where)
         for path in chosen:
