@@ -88,9 +88,8 @@ def compare(
     comparison.save(out)
     show(comparison)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
-    best = comparison.best()
-    use = explain_use(best, f"use {best.name}, which has the best validation score, ")
-    print(f"predict and export {use}{_name_deployed(comparison, best.name)}")
+    used = comparison.deployed()
+    print(f"predict and export {explain_use(used, f'use {used.name}, {explain_default(comparison)}, ')}")
 
 
 @app.command()
@@ -98,7 +97,7 @@ def predict(
     folder: Annotated[Path, typer.Argument(help="results of `fedweave compare` or `recommend`")],
     file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet or NPZ with the columns of the training data")],
     client: Annotated[str, typer.Option(help="client whose model predicts")],
-    method: Annotated[str, typer.Option(help="method; default: the one with the best validation score")] = "",
+    method: Annotated[str, typer.Option(help="method; default: what the report or the recommendation deploys")] = "",
     seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
     features: Annotated[str, typer.Option(help="in an NPZ file, the array of rows")] = "x",
     encoding: opt.Encoding = "",
@@ -124,7 +123,7 @@ def predict(
             f"--output: {output} is the file of the rows, which predictions would replace; name another file"
         )
     encoding = user_files.check_encoding(file, encoding)
-    result = load_result(folder, method, uses)
+    result, why = load_result(folder, method, uses)
     if file.suffix.lower() == user_files.ARRAYS:
         stored = user_files.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
@@ -137,7 +136,7 @@ def predict(
         warnings.simplefilter("ignore", UserWarning)  # it is in the line below
         text = _prediction_table(result, own_rows, client, seed, refit).to_csv(index=False, float_format="%.6g")
     left_out = left_out if len(own_rows) < len(rows) else ""
-    print(f"{result.name} of {client} {_explain(result, method, seed, refit)}{left_out}", file=sys.stderr)
+    print(f"{result.name} of {client} {_explain(result, why, seed, refit)}{left_out}", file=sys.stderr)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -149,7 +148,7 @@ def export(
     folder: Annotated[Path, typer.Argument(help="results of `fedweave compare` or `recommend`")],
     target: Annotated[Path, typer.Argument(parser=opt.output_path, help="a new folder")],
     client: Annotated[str, typer.Option(help="client whose model is exported")],
-    method: Annotated[str, typer.Option(help="method; default: the one with the best validation score")] = "",
+    method: Annotated[str, typer.Option(help="method; default: what the report or the recommendation deploys")] = "",
     seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
     refit: Refit = True,
     uses: Uses = None,
@@ -158,11 +157,11 @@ def export(
 
     Example: fedweave export flights/ boston/ --client BOS
     """
-    result = load_result(folder, method, uses)
+    result, why = load_result(folder, method, uses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it is in the line below
         place = result.export(target, client, seed=seed, refit=refit)
-    print(f"{result.name} of {client} {_explain(result, method, seed, refit)}: {place}")
+    print(f"{result.name} of {client} {_explain(result, why, seed, refit)}: {place}")
 
 
 def explain_use(result: "fw.MethodResult", use: str) -> str:
@@ -172,22 +171,13 @@ def explain_use(result: "fw.MethodResult", use: str) -> str:
     return f"{use}{result.refit()}"
 
 
-def _name_deployed(comparison: "fw.Comparison", used: str) -> str:
-    """How to use the method that the report deploys, where that is not the one that is `used`."""
-    from fedweave import results
-    from fedweave.prediction.input_description import find_partitions
-    from fedweave.report.answers import answer
-
-    study = comparison.study
-    tables = results.load_tables(study, find_partitions(study.folder))
-    deployed = answer(study, tables, study.runs[0].task).method
-    name = next((name for name, run in comparison.runs.items() if run.label == deployed), used)
-    return "" if name == used else f"; to use {deployed}, as the report says: --method {name}"
+def explain_default(comparison: "fw.Comparison") -> str:
+    """Why `predict` and `export` use the method that they use."""
+    return "as the report says" if comparison.answers.method else "which has the best validation score"
 
 
-def _explain(result: "fw.MethodResult", method: str, seed: int | None, refit: bool) -> str:
+def _explain(result: "fw.MethodResult", why: str, seed: int | None, refit: bool) -> str:
     """Why this method is used, and what its models were trained on."""
-    why = "as --method says" if method else "which has the best validation score"
     return f"({why}; {result.refit(seed=seed) if refit else 'trained on training rows'})"
 
 
@@ -203,11 +193,20 @@ def _check_results_spare(file: Path, out: Path) -> None:
         raise BadInput(f"--out: in {out} the results would replace {file}; choose another folder")
 
 
-def load_result(folder: Path, method: str, uses: list[str] | None) -> "fw.MethodResult":
-    """The result of `method` in a folder of `fedweave compare`; without a name, of the best method by validation."""
+def load_result(folder: Path, method: str, uses: list[str] | None) -> tuple["fw.MethodResult", str]:
+    """The result of `method` in a folder of `fedweave compare` or `recommend`, and why it is this one.
+
+    Without a name it is the method that the recommendation names, else the one that the report deploys.
+    """
+    from fedweave.recommendation.result import FACTS, FOLDER, Recommendation
+
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     comparison = fw.load(folder)
-    return comparison[choose(method, comparison.methods, "--method")] if method else comparison.best()
+    if method:
+        return comparison[choose(method, comparison.methods, "--method")], "as --method says"
+    if (folder / FOLDER / FACTS).is_file():
+        return comparison[Recommendation.load(folder).method], "which is recommended"
+    return comparison.deployed(), explain_default(comparison)
 
 
 def _prediction_table(result: "fw.MethodResult", rows: Any, client: str, seed: int | None, refit: bool) -> Any:

@@ -64,7 +64,7 @@ def recommend(
     show(advice)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     done = replace(fw.load(out), federation=federation)
-    use = own_data.explain_use(done[advice.method], f"with --method {advice.method}: ")
+    use = own_data.explain_use(done[advice.method], f"use {advice.method}, which is recommended, ")
     print(f"predict and export {use}")
 
 

@@ -221,16 +221,19 @@ def test_the_time_to_go_is_that_of_the_rounds_alone(monkeypatch):
 
 
 def follow_three_rounds(tmp_path, capsys, monkeypatch, terminal):
-    """What the errors have of a federation that waits for clients and then ends."""
+    """What the errors have of a federation that waits for clients, and ends a second after its last round."""
     from fedweave.deployment.flower import run_monitor
 
     monkeypatch.setattr(run_monitor.sys.stderr, "isatty", lambda: terminal, raising=False)
     written = status.Status(tmp_path, "5")
     written.write("starting", "waiting for clients")
-    later = threading.Timer(1.0, lambda: replace(written, rounds=3, round=3).write("finished", "3 rounds"))
-    later.start()
+    done = replace(written, rounds=3, round=3)
+    steps = [threading.Timer(0.5, done.write, ("running", "")), threading.Timer(1.5, done.write, ("finished", ""))]
+    for step in steps:
+        step.start()
     run_monitor.follow(tmp_path, Runs(tmp_path), "5", rounds=3)
-    later.join()
+    for step in steps:
+        step.join()
     return capsys.readouterr().err
 
 

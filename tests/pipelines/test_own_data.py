@@ -10,9 +10,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave import results
 from fedweave.pipelines.commands import listing, main, own_data, recommend, studies
-from fedweave.report.answers import answer
 from tests.fake_results import ARMS, write_study
 
 SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": "local,ditto", "rounds": 3, "seeds": 2}
@@ -258,12 +256,22 @@ def test_settings_of_evaluation_reach_a_comparison(folder: Path, tmp_path: Path)
                             settings=["evaluate.every=2"])  # fmt: skip
 
 
-def test_compare_says_how_to_use_what_the_report_deploys(tmp_path: Path) -> None:
-    """Nothing is said where `predict` and `export` use that method already."""
-    made = fw.load(write_study(tmp_path / "results" / "s", {"shoulder": ARMS}, clients=20, rounds=8, extras=False))
-    study = made.study
-    deployed = answer(study, results.load_tables(study, None), study.runs[0].task).method
-    (name,) = (name for name, run in made.runs.items() if run.label == deployed)
-    assert own_data._name_deployed(made, name) == ""
-    other = next(other for other in made.runs if other != name)
-    assert own_data._name_deployed(made, other) == f"; to use {deployed}, as the report says: --method {name}"
+def test_what_the_report_deploys_predicts(tmp_path: Path) -> None:
+    """Also where another method is better on validation rows; a method that is named comes first."""
+    out = write_study(tmp_path / "results" / "s", {"shoulder": ARMS}, clients=20, rounds=8, extras=False)
+    made = fw.load(out)
+    labels = {run.label: name for name, run in made.runs.items()}
+    result, why = own_data.load_result(out, "", None)
+    assert (result.name, why) == (labels[made.answers.method], "as the report says")
+    other = next(name for name in made.runs if name != result.name)
+    result, why = own_data.load_result(out, other, None)
+    assert (result.name, why) == (other, "as --method says")
+
+
+def test_without_a_verdict_the_best_by_validation_predicts(tmp_path: Path) -> None:
+    """One seed gives no verdict, so the report names nothing."""
+    out = write_study(tmp_path / "results" / "s", {"shoulder": ARMS}, seeds=(0,), clients=20, rounds=8, extras=False)
+    made = fw.load(out)
+    assert not made.answers.method
+    result, why = own_data.load_result(out, "", None)
+    assert (result.name, why) == (made.best().name, "which has the best validation score")

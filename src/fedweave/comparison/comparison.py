@@ -23,6 +23,7 @@ from fedweave.errors import BadInput, choose, format_count
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.own_data.federation import Federation
 from fedweave.prediction.input_description import find_partitions, read_description
+from fedweave.report.answers import TaskAnswers, answer
 from fedweave.report.tuning import describe_rates
 from fedweave.results import Run, Study, parts, statistics
 from fedweave.results.marks import find_test
@@ -223,10 +224,34 @@ class Comparison:
         Raises:
             BadInput: the results are of several data sets.
         """
-        runs = [*self.runs.values()]
-        if len({run.task for run in runs}) > 1:
-            raise BadInput("best: the folder has results on several data sets; name one of: " + ", ".join(self.methods))
-        return self[results.best_first(results.validation_means(self.runs), runs[0].higher_is_better)[0]]
+        self._check_one_task("best")
+        higher = self.study.runs[0].higher_is_better
+        return self[results.best_first(results.validation_means(self.runs), higher)[0]]
+
+    @cached_property
+    def answers(self) -> TaskAnswers:
+        """The answers of the report: which method is best, whether collaboration pays, what to deploy.
+
+        Raises:
+            BadInput: the results are of several data sets.
+        """
+        self._check_one_task("answers")
+        tables = results.load_tables(self.study, find_partitions(self.study.folder))
+        return answer(self.study, tables, self.study.runs[0].task)
+
+    def deployed(self) -> MethodResult:
+        """The method that the report deploys, by its tests; `best()` where it names none, as with one seed.
+
+        Raises:
+            BadInput: the results are of several data sets.
+        """
+        label = self.answers.method
+        return next((self[name] for name, run in self.runs.items() if run.label == label), None) or self.best()
+
+    def _check_one_task(self, call: str) -> None:
+        if len({run.task for run in self.study.runs}) > 1:
+            names = ", ".join(self.methods)
+            raise BadInput(f"{call}: the folder has results on several data sets; name one of: {names}")
 
     def scores(self) -> pd.DataFrame:
         """Test score of every evaluated client (rows) by method (columns), averaged over seeds.

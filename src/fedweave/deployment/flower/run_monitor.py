@@ -143,11 +143,13 @@ class _Lines:
         start: of the clock, in seconds.
         first: time and number of the first round that was seen to end; the start of the nodes comes before it.
         due: the round from which the next line is due.
+        ended: whether the last line was given.
     """
 
     start: float
     first: tuple[float, int] | None = None
     due: float = 0.0
+    ended: bool = False
 
     def next_line(self, done: int, rounds: int, estimates: bool) -> str:
         """The line after `done` of `rounds` rounds; empty where none is due.
@@ -157,6 +159,9 @@ class _Lines:
         """
         now = time.monotonic()
         if rounds and done == rounds:
+            if self.ended:  # the server still writes its results
+                return ""
+            self.ended = True
             return f"{format_count(rounds, 'round')} in {format_duration(now - self.start)}"
         if self.first is None and done:
             self.first = now, done
