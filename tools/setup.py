@@ -58,7 +58,7 @@ def parse_arguments() -> argparse.Namespace:
     """Parse the command line. Exits with one line if the project does not support this version of Python."""
     parser = argparse.ArgumentParser(description="Make the virtual environment of this project.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--extras", default="pipeline,datasets,natural,dev", help="of the package, with commas")
+    parser.add_argument("--extras", default="pipeline,datasets,natural,texts,dev", help="of the package, with commas")
     parser.add_argument("--constraints", default="constraints.txt", help="file of pinned versions")
     parser.add_argument("--torch", default="", help="PyTorch's build: cpu, cu130, auto")
     if not OLDEST <= sys.version_info < TOO_NEW:
