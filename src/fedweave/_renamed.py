@@ -13,35 +13,39 @@ from typing import Any
 
 # (old package, new package) -> modules; "old:new" where the name of a module has changed too.
 MOVED = {
-    ("api", "comparison"): "compare plan central_control reuse:earlier_runs progress scorers:user_metrics comparison "
-    "result:method_result paired_test leaderboard margins figures comparison_warnings:warnings folder:results_folder "
-    "tuning newcomers:further_rounds",
-    (
-        "api",
-        "own_data",
-    ): "federation options:row_options arguments:argument_checks arrays client_arrays:arrays_by_client "
-    "tables:column_encoding columns:column_roles reading:user_files splits targets features images:image_files graphs "
-    "forecasts:forecast_windows rows data_checks:data_warnings",
+    ("api", "comparison"): (
+        "compare plan central_control reuse:earlier_runs progress scorers:user_metrics comparison "
+        "result:method_result paired_test leaderboard margins figures comparison_warnings:warnings "
+        "folder:results_folder tuning newcomers:further_rounds"
+    ),
+    ("api", "own_data"): (
+        "federation options:row_options arguments:argument_checks arrays client_arrays:arrays_by_client "
+        "tables:column_encoding columns:column_roles reading:user_files splits targets features images:image_files "
+        "graphs forecasts:forecast_windows rows data_checks:data_warnings"
+    ),
     ("api", "prediction"): "prediction:predictor export packing",
     ("api.exported_model", "exported_model"): "columns errors pixels model serving",
-    (
-        "federation",
-        "engine",
-    ): "protocol engine executors schedule timeline start records evaluation predictions uploads "
-    "accounting server_hooks sent_downloads own_settings registry subgraphs federation:clients graph_truth edge_values",
-    ("federation", "engine.guards"): "guards:draws_and_names hook_guards:hook_calls state_guards:states "
-    "graph_guards:weights",
-    ("federation", "graphs"): "graph_settings:setting collaboration:weights graph_quality:quality "
-    "graph_controls:controls",
+    ("federation", "engine"): (
+        "protocol engine executors schedule timeline start records evaluation predictions uploads accounting "
+        "server_hooks sent_downloads own_settings registry subgraphs federation:clients graph_truth edge_values"
+    ),
+    ("federation", "engine.guards"): (
+        "guards:draws_and_names hook_guards:hook_calls state_guards:states graph_guards:weights"
+    ),
+    ("federation", "graphs"): (
+        "graph_settings:setting collaboration:weights graph_quality:quality graph_controls:controls"
+    ),
     ("server_networks", "families.networks"): "sheaf attention mlp maps collaborative graph architecture antisymmetric",
     ("readers", "files"): "unpickler arrays tensors",
     ("tensors", "processes"): "forks",
     ("runs", "processes"): "parallel",
     ("runs", "runs"): "preparation:build metric_check:row_checks units:row_checks",
+    ("models", "models"): "adapter:own_module",
     ("runs", "study"): "assembly:validate",
     ("deployment", "deployment.node"): "node_options client_data own_rows store predictions devices:node",
-    ("deployment", "deployment.server"): "enrolment node_registry recording checkpoint message_log averaging "
-    "inspection:replies folders",
+    ("deployment", "deployment.server"): (
+        "enrolment node_registry recording checkpoint message_log averaging inspection:replies folders"
+    ),
     ("deployment", "deployment.wire"): "messages spec roster status support tensors decoding:tensors run_config",
 }
 PACKAGES = {
@@ -51,7 +55,12 @@ PACKAGES = {
     "readers": "files",
     "server_networks": "families.networks",
 }
-CLASSES = {("federation.federation", "Federation"): "Clients"}
+CLASSES = {
+    ("federation.federation", "Federation"): "Clients",
+    ("models.adapter", "Adapter"): "OwnModule",
+    ("models.adapter", "AdaptedModel"): "WrappedModule",
+    ("models.adapter", "adapt"): "wrap",
+}
 
 
 def new_names() -> dict[str, str]:

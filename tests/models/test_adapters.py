@@ -22,11 +22,11 @@ from fedweave.errors import BadInput
 from fedweave.families.ensembles import initial_models
 from fedweave.methods import METHODS
 from fedweave.models import build
-from fedweave.models.adapter import adapt
 from fedweave.models.adapters import ADAPTERS, merge
 from fedweave.models.base import find_norms, parameter_count
+from fedweave.models.own_module import wrap
 from fedweave.study.config import load_yaml
-from tests.models.test_model_adapter import MODELS, federation
+from tests.models.test_own_module import MODELS, federation
 
 pytestmark = pytest.mark.usefixtures("seeded")
 LORA = {"name": "lora", "rank": 2}
@@ -64,7 +64,7 @@ OWN = {name: made for name, made in MODELS.items() if name != "scaled"} | {
 def task_of(name: str, adapter: Any = LORA) -> RowClassification:
     """The task of one of OWN with an adapter."""
     make, shape = OWN[name]
-    return RowClassification(adapt(make, shape, CLASSES, adapter=adapter), torch.float64)
+    return RowClassification(wrap(make, shape, CLASSES, adapter=adapter), torch.float64)
 
 
 def data_of(name: str) -> Clients:
@@ -97,7 +97,7 @@ def test_executors_agree(name: str) -> None:
 def test_a_merged_model_is_the_adapted_one(name: str) -> None:
     """Every kind of layer uses W + (alpha / rank) B A, however it computes that."""
     make, shape = OWN[name]
-    model = adapt(make, shape, CLASSES, adapter={**LORA, "alpha": 3.0})().double()
+    model = wrap(make, shape, CLASSES, adapter={**LORA, "alpha": 3.0})().double()
     for parameter in model.parameters():
         nn.init.normal_(parameter)
     x = 3 * torch.randn(4, *(shape if len(shape) == 3 else (6,)), dtype=torch.float64)
@@ -206,10 +206,10 @@ def test_what_does_not_fit_the_model(name: str, adapter: dict[str, Any], message
 def test_shared_weights() -> None:
     """A weight of two layers is refused as a target and as a part that is trained; frozen, it does no harm."""
     with pytest.raises(BadInput, match=r"first\.weight is also second.weight, so that an adapter would change"):
-        adapt(Tied, (6,), CLASSES, adapter={**LORA, "targets": ["first"]})
+        wrap(Tied, (6,), CLASSES, adapter={**LORA, "targets": ["first"]})
     with pytest.raises(BadInput, match="no weight below the head"):
-        adapt(Tied, (6,), CLASSES, adapter=LORA)
-    assert RowClassification(adapt(Tied, (6,), CLASSES, adapter={"name": "bias"})).params == (
+        wrap(Tied, (6,), CLASSES, adapter=LORA)
+    assert RowClassification(wrap(Tied, (6,), CLASSES, adapter={"name": "bias"})).params == (
         "first.bias",
         "second.bias",
         "fc.weight",
@@ -219,7 +219,7 @@ def test_shared_weights() -> None:
     head_is_tied.fc = nn.Linear(6, 6)
     head_is_tied.fc.weight = head_is_tied.first.weight
     with pytest.raises(BadInput, match=r"fc\.weight, which would be trained, is also first.weight"):
-        adapt(head_is_tied, (6,), 6, adapter={"name": "head"})
+        wrap(head_is_tied, (6,), 6, adapter={"name": "head"})
 
 
 def test_the_executor_is_that_of_the_whole_model() -> None:
@@ -230,7 +230,7 @@ def test_the_executor_is_that_of_the_whole_model() -> None:
 
 def test_components_of_a_given_module_differ_in_what_they_compute() -> None:
     """Two draws of A alone would be equal models, as B begins at 0; then heads are drawn anew."""
-    task = RowClassification(adapt(MODELS["functional"][0](), (6,), CLASSES, adapter=LORA))
+    task = RowClassification(wrap(MODELS["functional"][0](), (6,), CLASSES, adapter=LORA))
     start = Start(task.init(1), {}, 2, 7, None, torch.arange(2))
     x = torch.randn(4, 6)
     outputs = [task.call(model, x) for model in initial_models(task, start, 2)]

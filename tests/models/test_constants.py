@@ -14,7 +14,7 @@ from fedweave.engine.executors import Batched, Executor, Loop, Processes
 from fedweave.engine.records import Report, Settings
 from fedweave.engine.schedule import INITIAL, Training
 from fedweave.methods import METHODS
-from fedweave.models.adapter import adapt
+from fedweave.models.own_module import wrap
 from fedweave.tensors import trees
 
 WIDTH, SEED = 7, 1
@@ -30,7 +30,7 @@ def last_report(method: str, task: RowClassification, executor: Executor, featur
     """The last report of two rounds; with `features`, rows are those of the frozen body."""
     federation = rows_federation()
     if features:
-        body = RowClassification(adapt(with_frozen_body, (6,), CLASSES), task.dtype).template.get_submodule("0")
+        body = RowClassification(wrap(with_frozen_body, (6,), CLASSES), task.dtype).template.get_submodule("0")
         federation = replace(federation, shared={**federation.shared, "x": body(federation.shared["x"].to(task.dtype))})
     training = Training(batch_size=4, epochs=1)
     *_, report = run(
@@ -46,12 +46,12 @@ def last_report(method: str, task: RowClassification, executor: Executor, featur
 @pytest.mark.parametrize("method", ["fedavg", "fedaghn"])
 def test_training_over_a_frozen_body_is_training_on_its_features(method: str, executor: Executor) -> None:
     """With the same bytes and states; the body is in no state, and the same after training."""
-    task = RowClassification(adapt(with_frozen_body, (6,), CLASSES), torch.float64)
+    task = RowClassification(wrap(with_frozen_body, (6,), CLASSES), torch.float64)
     head, start = nn.Sequential(nn.Linear(WIDTH, CLASSES)), task.init(SEED * 1000 + INITIAL)
     head[0].load_state_dict({name: start[f"1.{name}"].float() for name in ("weight", "bias")})
     before = {name: value.clone() for name, value in task.template.named_buffers()}
     over_body = last_report(method, task, executor)
-    alone = last_report(method, RowClassification(adapt(head, (WIDTH,), CLASSES), torch.float64), Loop(), True)
+    alone = last_report(method, RowClassification(wrap(head, (WIDTH,), CLASSES), torch.float64), Loop(), True)
     for point, model in over_body.models.items():
         assert model.keys() == {"1.weight", "1.bias"}
         for name, value in model.items():
@@ -65,7 +65,7 @@ def test_training_over_a_frozen_body_is_training_on_its_features(method: str, ex
 
 def test_random_frozen_weights_are_the_same_for_all_repetitions() -> None:
     """A repetition draws what it trains, and no constant."""
-    first, second = (RowClassification(adapt(with_frozen_body, (6,), CLASSES)) for _ in range(2))
+    first, second = (RowClassification(wrap(with_frozen_body, (6,), CLASSES)) for _ in range(2))
     for name in first.constants:
         assert torch.equal(first.template.get_buffer(name), second.template.get_buffer(name))
     assert not torch.equal(first.init(0)["1.weight"], first.init(1)["1.weight"])

@@ -16,7 +16,7 @@ from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
 from fedweave.families.heads import head_shape
 from fedweave.methods import METHODS
-from fedweave.models.adapter import adapt
+from fedweave.models.own_module import wrap
 
 pytestmark = pytest.mark.usefixtures("seeded")
 
@@ -26,7 +26,7 @@ def test_a_head_may_have_several_layers(top: str) -> None:
     """A method that needs the size of the head uses that of all layers."""
     layers = nn.Sequential(nn.ReLU(), nn.Linear(8, 5), nn.Linear(5, CLASSES))
     model = nn.Sequential(OrderedDict([("body", nn.Linear(6, 8)), (top, layers)]))
-    task = RowClassification(adapt(model, (6,), CLASSES, head=top), torch.float64)
+    task = RowClassification(wrap(model, (6,), CLASSES, head=top), torch.float64)
     assert task.head == tuple(f"{top}.{name}" for name in ("1.weight", "1.bias", "2.weight", "2.bias"))
     assert head_shape(task) == (CLASSES, 8)
     for name in ("fedper", "fedcp", "fedrod", "fedpac"):
@@ -76,7 +76,7 @@ def transposed() -> nn.Module:
 def test_unsupported_heads_are_refused(name: str, executor: Loop | Batched) -> None:
     """One line has the method's requirement and the way out."""
     for model in (Column, transposed, Averaged):
-        task = RowClassification(adapt(model, (6,), CLASSES), torch.float64)
+        task = RowClassification(wrap(model, (6,), CLASSES), torch.float64)
         method = METHODS[name](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4))
         if name == "knn_per" and model is transposed:
             continue  # it uses features only

@@ -15,8 +15,8 @@ from fedweave.engine.schedule import Training
 from fedweave.files.atomic import load_tensors
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, ClientModel
-from fedweave.models.adapter import adapt
 from fedweave.models.base import BatchNorm
+from fedweave.models.own_module import wrap
 from fedweave.tensors import storage, trees
 from fedweave.threats.robust import Robust
 
@@ -39,7 +39,7 @@ class Masked(nn.Module):
 
 def check_models(name: str, executor: Executor) -> None:
     """The buffers of all models are those of the first model, also if statistics of BatchNorm are averaged."""
-    task, cls = RowClassification(adapt(Masked, (6,), CLASSES)), METHODS[name]
+    task, cls = RowClassification(wrap(Masked, (6,), CLASSES)), METHODS[name]
     training = Training(batch_size=4, drop_last=True, average_buffers=cls.averages)
     method = cls(task=task, solver=SGD(lr=0.1), training=training, **ARGUMENTS.get(name, {}))
     *_, report = run(method, rows_federation(), Settings(rounds=2, seed=1), executor)

@@ -9,7 +9,7 @@ from torch import nn
 from fedweave.client.model_check import check_model, find_softmax
 from fedweave.client.task import RowClassification
 from fedweave.errors import BadInput
-from fedweave.models.adapter import adapt
+from fedweave.models.own_module import wrap
 from tests.functional_model import Functional
 
 pytestmark = pytest.mark.usefixtures("seeded")
@@ -108,7 +108,7 @@ def test_a_bad_module_is_refused(model: object, message: str) -> None:
     """One line names the model, the error and the way out."""
 
     def build() -> None:
-        adapter = adapt(model, (6,), CLASSES)
+        adapter = wrap(model, (6,), CLASSES)
         check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name)
 
     with pytest.raises(BadInput) as caught:
@@ -132,26 +132,26 @@ def test_buffers_of_integers_and_booleans_are_accepted() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x[:, self.order] * self.mask)
 
-    adapter = adapt(Masked, (6,), CLASSES)
+    adapter = wrap(Masked, (6,), CLASSES)
     check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name)
 
 
 def test_control_flow_may_depend_on_data_for_one_client_at_a_time() -> None:
     """The executor `loop` stacks nothing, so there is no reason to refuse it."""
-    adapter = adapt(Branching, (6,), CLASSES)
+    adapter = wrap(Branching, (6,), CLASSES)
     check_model(RowClassification(adapter), torch.rand(8, 6), CLASSES, adapter.name, stacked=False)
 
 
 def test_a_head_that_is_not_the_last_layer_is_refused_by_methods_that_split() -> None:
     """The refusal is one line. Other methods train the model."""
     model = lambda shape, outputs: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, outputs), nn.LogSoftmax(-1))  # noqa: E731
-    task = RowClassification(adapt(model, (6,), CLASSES))
+    task = RowClassification(wrap(model, (6,), CLASSES))
     with pytest.raises(BadInput, match="applies the head '1' alone"):
         task.call(task.init(0), torch.rand(2, 5), "classify")
     with pytest.raises(
         BadInput, match="head: 'nowhere' is not a layer of Functional with parameters; choices: first, second"
     ):
-        adapt(Functional, (6,), CLASSES, head="nowhere")
+        wrap(Functional, (6,), CLASSES, head="nowhere")
 
 
 def test_lazy_layers_of_a_module_are_initialised() -> None:
@@ -160,9 +160,9 @@ def test_lazy_layers_of_a_module_are_initialised() -> None:
         nn.Sequential(nn.LazyLinear(5), nn.Linear(5, CLASSES)),
         lambda: nn.Sequential(nn.LazyLinear(5), nn.LazyBatchNorm1d(affine=False), nn.Linear(5, CLASSES)),
     ):
-        assert next(adapt(lazy, (6,), CLASSES)().parameters()).shape == (5, 6)
+        assert next(wrap(lazy, (6,), CLASSES)().parameters()).shape == (5, 6)
     with pytest.raises(BadInput, match=r"^model: Sequential: fails on inputs of shape \[2, 6\] .*\[B, 6\]$"):
-        adapt(nn.Sequential(nn.LazyLinear(5), nn.Linear(4, CLASSES)), (6,), CLASSES)
+        wrap(nn.Sequential(nn.LazyLinear(5), nn.Linear(4, CLASSES)), (6,), CLASSES)
 
 
 class FunctionalSoftmax(Functional):
@@ -192,6 +192,6 @@ class Gate(Functional):
 )
 def test_a_softmax_at_the_end_is_named(model: object, words: str) -> None:
     """One inside may be meant, and the loss does not change logarithms of probabilities."""
-    line = find_softmax(RowClassification(adapt(model, (6,), CLASSES)), torch.randn(8, 6), "net")
+    line = find_softmax(RowClassification(wrap(model, (6,), CLASSES)), torch.randn(8, 6), "net")
     assert line.startswith(words) if words else not line
     assert "\n" not in line

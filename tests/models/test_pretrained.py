@@ -15,7 +15,7 @@ from fedweave.comparison.plan import plan
 from fedweave.errors import BadInput
 from fedweave.files import weights
 from fedweave.models import MODELS, build
-from fedweave.models.adapter import adapt
+from fedweave.models.own_module import wrap
 from fedweave.models.pretrained import load_weights
 from fedweave.pipelines.stages import graphs
 from fedweave.study import spec, validate
@@ -184,11 +184,11 @@ def test_a_changed_file_is_another_model(state: State, tmp_path: Path) -> None:
     def make(shape, outputs):
         return load_weights(net(outputs), file, head="1")
 
-    first = adapt(make, (4,), 3).code
-    assert adapt(make, (4,), 3).code == first
-    assert adapt(lambda shape, outputs: net(outputs), (4,), 3).code != first
+    first = wrap(make, (4,), 3).code
+    assert wrap(make, (4,), 3).code == first
+    assert wrap(lambda shape, outputs: net(outputs), (4,), 3).code != first
     change(file, state)
-    assert adapt(make, (4,), 3).code != first
+    assert wrap(make, (4,), 3).code != first
 
 
 def federation() -> fw.Federation:

@@ -13,7 +13,7 @@ from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.models import MODELS, build, parameter_count
-from fedweave.models.adapter import adapt
+from fedweave.models.own_module import wrap
 from fedweave.models.torchvision_models import _names
 from fedweave.tensors import trees
 from fedweave.tensors.torchvision import declare_operators
@@ -104,7 +104,7 @@ def small_vit(shape, outputs):
 def test_executors_agree(model) -> None:
     """Training of clients at once gives the models of training in sequence, with the same random draws."""
     shape = (3, 8, 8)
-    task = RowClassification(adapt(model, shape, CLASSES), torch.float64)
+    task = RowClassification(wrap(model, shape, CLASSES), torch.float64)
     method = METHODS["fedavg_ft"](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4, steps=2))
     ends = [
         [*run(method, rows_federation(shape), Settings(1), executor)][-1].models["post"]

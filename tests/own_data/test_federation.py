@@ -136,9 +136,9 @@ def test_the_kind_of_data_follows_from_the_shape(shape: tuple[int, ...], stored:
             seen.append(tuple(batch.shape[1:]))
             return self.fc(batch.flatten(1))
 
-    from fedweave.models.adapter import adapt
+    from fedweave.models.own_module import wrap
 
-    adapter = adapt(Sees, federation.shape, 3, windows=len(shape) == 2)
+    adapter = wrap(Sees, federation.shape, 3, windows=len(shape) == 2)
     import torch
 
     rows = torch.from_numpy(federation.dataset.x[:5])

@@ -12,7 +12,7 @@ import fedweave as fw
 from fedweave.client.frozen_body import HeadModel, has_frozen_body
 from fedweave.comparison.plan import Plan, plan
 from fedweave.files import stored
-from fedweave.models.adapter import adapt
+from fedweave.models.own_module import wrap
 from fedweave.runs import build, frozen_bodies, repetition
 from fedweave.runs.history import History
 from fedweave.tensors import trees
@@ -166,10 +166,10 @@ def test_a_body_that_changes_is_not_frozen(change, frozen: bool) -> None:
         change(net)
         return net
 
-    assert has_frozen_body(adapt(make, (1, 8, 8), 2)()) == frozen
-    assert has_frozen_body(adapt(make, (1, 8, 8), 2, adapter="head")())
-    assert not has_frozen_body(adapt(lambda shape, outputs: nn.Linear(4, outputs), (4,), 2)())
-    headed = adapt(
+    assert has_frozen_body(wrap(make, (1, 8, 8), 2)()) == frozen
+    assert has_frozen_body(wrap(make, (1, 8, 8), 2, adapter="head")())
+    assert not has_frozen_body(wrap(lambda shape, outputs: nn.Linear(4, outputs), (4,), 2)())
+    headed = wrap(
         lambda s, o: nn.Sequential(Body(s, 3).body, nn.Sequential(nn.Dropout(), nn.Linear(144, o))),
         (1, 8, 8),
         2,

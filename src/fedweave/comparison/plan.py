@@ -20,8 +20,8 @@ from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
 from fedweave.models import MODELS
-from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.inputs import layout_of
+from fedweave.models.own_module import OwnModule, wrap
 from fedweave.models.source import source_of
 from fedweave.own_data.argument_checks import as_mapping, as_python, as_seeds, check_text, check_train_names
 from fedweave.own_data.federation import Federation
@@ -308,7 +308,7 @@ def _default_spaces(methods: set[str]) -> dict[str, Any]:
 
 def _resolve_model(
     federation: Federation, model: Any, head: str | None, adapter: str | Mapping[str, Any] | None
-) -> tuple[dict[str, Any], Adapter | None]:
+) -> tuple[dict[str, Any], OwnModule | None]:
     """(model block of the task, what makes models of a user's own module, or None)."""
     checks.check_adapter(adapter, "adapter")
     given = {} if adapter is None else {"adapter": adapter}
@@ -330,12 +330,12 @@ def _resolve_model(
         )
     windows = len(federation.shape) == 2
     inputs = layout_of(federation.dataset.columns)
-    module = adapt(model, federation.shape, federation.dataset.outputs, head, windows, inputs, given.get("adapter"))
+    module = wrap(model, federation.shape, federation.dataset.outputs, head, windows, inputs, given.get("adapter"))
     return {"name": module.name, "code": module.code, "head": module.head, **given}, module
 
 
-def _check_model(study: StudySpec, inputs: Inputs, adapter: Adapter) -> None:
+def _check_model(study: StudySpec, inputs: Inputs, own: OwnModule) -> None:
     """Try a user's model in the way in which the first run will train it."""
-    task, train = RowClassification(adapter), study.run(next(iter(study.runs))).train
+    task, train = RowClassification(own), study.run(next(iter(study.runs))).train
     executor = choose_executor(train.executor, task.template, choose_device(train.device))
-    try_model(task, inputs.dataset, inputs.partition, adapter.name, executor)
+    try_model(task, inputs.dataset, inputs.partition, own.name, executor)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedweave.errors import BadInput, choose
-from fedweave.models.adapter import AdaptedModel, Adapter
 from fedweave.models.base import add_constants
+from fedweave.models.own_module import OwnModule, WrappedModule
 from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import model
 from fedweave.settings import AtLeast, AtMost
@@ -25,7 +25,7 @@ AUXILIARY = {"googlenet": ("aux1", "aux2"), "inception_v3": ("AuxLogits",)}
 
 
 @model("torchvision")
-class TorchvisionModel(AdaptedModel):
+class TorchvisionModel(WrappedModule):
     """An architecture of torchvision, such as resnet18, vit_b_16, mobilenet_v3_small or swin_t.
 
     Its output layer, the last layer with parameters, has one output per class, and is the head. Images have 3 channels,
@@ -53,7 +53,7 @@ class TorchvisionModel(AdaptedModel):
         head = _find_head(network)
         # The classifier of SqueezeNet is a convolution, whose outputs are averaged.
         splits = isinstance(network.get_submodule(head), nn.Linear)
-        super().__init__(network, Adapter(make, f"torchvision {arch}", (3, *sides), False, head, False, splits, ""))
+        super().__init__(network, OwnModule(make, f"torchvision {arch}", (3, *sides), False, head, False, splits, ""))
         self.__dict__["sides"] = sides
         self._try(where, shape)
 

@@ -12,8 +12,8 @@ from fedweave import data, exported_model
 from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.models import MODELS
-from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.inputs import layout_of
+from fedweave.models.own_module import OwnModule, wrap
 from fedweave.own_data import features, image_files
 from fedweave.own_data.argument_checks import as_array, convert_input_errors
 from fedweave.prediction import input_description
@@ -152,7 +152,7 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
     Args:
         run: of a folder of results.
         names: of its clients.
-        model: the model as it was given to `fit`, or its adapter; only for models without a name.
+        model: the model as it was given to `fit`, or what makes it; only for models without a name.
 
     Raises:
         BadInput: no models were stored, or what they need is missing.
@@ -174,7 +174,7 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
     if run.info["method"] not in METHODS:
         raise BadInput("predict", f"the method {run.info['method']!r} is not defined here; import the file that has it")
     about, graphs, _ = read_inputs(run)
-    return build_predictor(run.info, about, run.folder, graphs, names, _build_adapter(run.info, about, model))
+    return build_predictor(run.info, about, run.folder, graphs, names, _build_own(run.info, about, model))
 
 
 def build_predictor(
@@ -183,22 +183,22 @@ def build_predictor(
     models: Path,
     graphs: list[tuple[Tensor, Tensor]],
     names: tuple[str, ...],
-    adapter: Adapter | None = None,
+    own: OwnModule | None = None,
 ) -> Predictor:
     """A predictor from its parts: run.json, the description of the data, the folder of the models, the graphs."""
     facts = {**about, "shape": about["stored"], "classes": len(about["classes"]), **about["layout"]}
-    return Predictor(serving.deploy(dict(info), facts, models, graphs, adapter), about, names)
+    return Predictor(serving.deploy(dict(info), facts, models, graphs, own), about, names)
 
 
-def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> Adapter | None:
-    """The adapter of a run's models; None for models with a name."""
+def _build_own(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> OwnModule | None:
+    """What makes the models of a run; None for models with a name."""
     block = info["spec"]["task"]["model"]
     if "code" not in block:
         plugins.load_if_missing(block["name"], MODELS)
         if block["name"] not in MODELS:
             raise BadInput("predict", f"the model {block['name']!r} is not defined here; import the file that has it")
         return None
-    if isinstance(model, Adapter):
+    if isinstance(model, OwnModule):
         return model
     if model is None:
         raise BadInput(
@@ -206,18 +206,16 @@ def _build_adapter(info: Mapping[str, Any], about: Mapping[str, Any], model: Any
         )
     shape = tuple(about["shape"])
     outputs = len(about["offset"][0]) if about.get("offset") else len(about["classes"])
-    adapter = adapt(
-        model, shape, outputs, block["head"], len(shape) == 2, layout_of(about["columns"]), block.get("adapter")
-    )
-    if adapter.code != block["code"]:
+    own = wrap(model, shape, outputs, block["head"], len(shape) == 2, layout_of(about["columns"]), block.get("adapter"))
+    if own.code != block["code"]:
         way = "; give that one, or train again"
         if isinstance(model, nn.Module):
             way = (
                 ": a module is known by the values that it starts with, which another process draws anew; give the "
-                f"function or class that made it, or train again with one, such as model={adapter.name}"
+                f"function or class that made it, or train again with one, such as model={own.name}"
             )
-        raise BadInput("predict", f"model {adapter.name!r} is not the one that was trained{way}")
-    return adapter
+        raise BadInput("predict", f"model {own.name!r} is not the one that was trained{way}")
+    return own
 
 
 def read_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData | None]:

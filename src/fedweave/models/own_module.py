@@ -1,4 +1,4 @@
-"""Adapter of any nn.Module to a client model: training mode, keys, masks, batch normalisation and the head."""
+"""Any nn.Module as a client model: training mode, keys, masks, batch normalisation and the head."""
 
 import copy
 import hashlib
@@ -30,7 +30,7 @@ class _HeadInput(Exception):
     """Carries the input of the head out of a forward pass."""
 
 
-class AdaptedModel(ClientModel):
+class WrappedModule(ClientModel):
     """A user's module with the interface of client models.
 
     It shares the dictionaries of the module, so parameters keep their names, and a state dictionary of one can be
@@ -38,21 +38,21 @@ class AdaptedModel(ClientModel):
     """
 
     inner: nn.Module
-    adapter: "Adapter"
+    maker: "OwnModule"
     context: ForwardContext
     parts: list[nn.Module]
 
-    def __init__(self, module: nn.Module, adapter: "Adapter") -> None:
+    def __init__(self, module: nn.Module, maker: "OwnModule") -> None:
         super().__init__()
-        context = make_keyed(module, adapter.name)
+        context = make_keyed(module, maker.name)
         for table in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             self.__dict__[table] = module.__dict__[table]
         add_constants(self, module.__dict__.get(CONSTANTS, ()))
         self.__dict__ |= {
             "inner": module,
             "context": context,
-            "adapter": adapter,
-            "head": (adapter.head,),
+            "maker": maker,
+            "head": (maker.head,),
             "parts": [module, *(layer for layer in module.modules() if layer is not module)],
         }
         module.eval()
@@ -60,11 +60,11 @@ class AdaptedModel(ClientModel):
     def forward(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Outputs of the module for rows [B, ...]; a key makes it a training pass."""
         with self._forward_pass(key, mask):
-            return self.adapter.call(self.inner, x)
+            return self.maker.call(self.inner, x)
 
     @property
     def splits(self) -> bool:
-        return self.adapter.splits
+        return self.maker.splits
 
     def get_submodule(self, target: str) -> nn.Module:
         """A layer of the module, also one with the name of an attribute of client models, such as "head"."""
@@ -84,7 +84,7 @@ class AdaptedModel(ClientModel):
         finally:
             handle.remove()
         raise BadInput(
-            f"model: {self.adapter.name}: forward never calls the head {self.head[0]!r}; name another: head='...'"
+            f"model: {self.maker.name}: forward never calls the head {self.head[0]!r}; name another: head='...'"
         )
 
     def classify(self, h: Tensor) -> Tensor:
@@ -93,9 +93,9 @@ class AdaptedModel(ClientModel):
         Raises:
             BadInput: the outputs of the module are not those of its head alone.
         """
-        if not self.adapter.splits:
+        if not self.maker.splits:
             raise BadInput(
-                f"model: {self.adapter.name}: this method applies the head {self.head[0]!r} alone, "
+                f"model: {self.maker.name}: this method applies the head {self.head[0]!r} alone, "
                 "but the model's outputs are not those of its head; end with it, or name another: head='...'"
             )
         return self.inner.get_submodule(self.head[0])(h)
@@ -108,7 +108,7 @@ class AdaptedModel(ClientModel):
         if training:
             self._set_mode(True)
         try:
-            with KeyedFunctions(key) if training and self.adapter.functional else nullcontext():  # type: ignore[arg-type]
+            with KeyedFunctions(key) if training and self.maker.functional else nullcontext():  # type: ignore[arg-type]
                 yield
         finally:
             self.context.key = self.context.mask = None
@@ -121,7 +121,7 @@ class AdaptedModel(ClientModel):
 
 
 @dataclass(frozen=True)
-class Adapter:
+class OwnModule:
     """Makes client models of one kind; torch's global generator gives the random numbers.
 
     Attributes:
@@ -153,7 +153,7 @@ class Adapter:
         module = _prepare(self.make(), self.shape, self.name, self.inputs)
         if self.trained:
             adapters.insert(self.trained, module, [self.head], "adapter")
-        return AdaptedModel(module, self)
+        return WrappedModule(module, self)
 
     def call(self, module: nn.Module, x: Tensor) -> Tensor:
         """Outputs of the module for stored rows [B, ...], which it gets in the shape of its inputs, [B, *shape]."""
@@ -162,7 +162,7 @@ class Adapter:
         return call(module, x.reshape(x.shape[0], *self.shape), self.inputs)
 
 
-def adapt(
+def wrap(
     model: Any,
     shape: tuple[int, ...],
     outputs: int,
@@ -170,8 +170,8 @@ def adapt(
     windows: bool = False,
     inputs: Layout = (),
     adapter: adapters.Block = None,
-) -> Adapter:
-    """An adapter of `model` for inputs of `shape` and `outputs` outputs.
+) -> OwnModule:
+    """What makes client models of `model` for inputs of `shape` and `outputs` outputs.
 
     Args:
         model: a callable (shape, outputs) -> nn.Module, a class of modules with these or no arguments, or a module;
@@ -196,7 +196,7 @@ def adapt(
         make_keyed(module, name)
         head_name, functional, splits = _inspect(module, shape, name, head, inputs)
         trained = adapters.parse(adapter)
-        result = Adapter(make, name, shape, windows, head_name, functional, splits, code, inputs, trained)
+        result = OwnModule(make, name, shape, windows, head_name, functional, splits, code, inputs, trained)
         if trained:
             _check_parameters(result(), name)
     return result

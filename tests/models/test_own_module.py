@@ -17,9 +17,9 @@ from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.records import Settings
 from fedweave.engine.schedule import Training
 from fedweave.methods import METHODS
-from fedweave.models.adapter import Adapter, adapt
 from fedweave.models.keyed_functions import KeyedFunctions
 from fedweave.models.keyed_layers import make_keyed
+from fedweave.models.own_module import OwnModule, wrap
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.torchvision import declare_operators
@@ -140,10 +140,10 @@ MODELS = {
 }
 
 
-def maker(name: str) -> Adapter:
-    """The adapter of one of MODELS."""
+def maker(name: str) -> OwnModule:
+    """What makes models of one of MODELS."""
     model, shape = MODELS[name]
-    return adapt(model, shape, CLASSES)
+    return wrap(model, shape, CLASSES)
 
 
 def federation(name: str) -> Clients:
@@ -170,8 +170,8 @@ def test_executors_agree(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_check_accepts(name: str) -> None:
     """Models on which the executors agree pass the check, alone and stacked."""
-    adapter = maker(name)
-    check_model(RowClassification(adapter), torch.rand(7, *adapter.shape), CLASSES, adapter.name)
+    own = maker(name)
+    check_model(RowClassification(own), torch.rand(7, *own.shape), CLASSES, own.name)
 
 
 @pytest.mark.parametrize("setting", [True, False])
@@ -223,7 +223,7 @@ def test_dropout_is_a_function_of_the_key(name: str) -> None:
 def test_dropout_has_its_rate() -> None:
     """The mean is unchanged."""
     task = RowClassification(
-        adapt(lambda shape, outputs: nn.Sequential(nn.Dropout(0.3), nn.Linear(50, outputs)), (50,), 2)
+        wrap(lambda shape, outputs: nn.Sequential(nn.Dropout(0.3), nn.Linear(50, outputs)), (50,), 2)
     )
     layer = task.template.inner[0]
     layer.context.key = dropout_keys.key(5)
@@ -320,7 +320,7 @@ def test_batch_norm_equals_torchs() -> None:
     torch.testing.assert_close(own.running_var, theirs.running_var)
 
 
-def test_an_adapter_has_the_names_head_and_features_of_its_module() -> None:
+def test_a_wrapped_module_has_the_names_head_and_features_of_its_module() -> None:
     """Parameters keep their names. The head is the last layer that runs. The model is its head on its features."""
 
     class Named(nn.Module):
@@ -331,13 +331,13 @@ def test_an_adapter_has_the_names_head_and_features_of_its_module() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.head(self.features(x).relu())
 
-    task = RowClassification(adapt(Named, (6,), 3))
+    task = RowClassification(wrap(Named, (6,), 3))
     assert task.head == ("head.weight", "head.bias")
     assert {*task.params} == {*Named().state_dict()}
     model, x = task.init(0), torch.rand(5, 6)
     features = task.call(model, x, "features")
     torch.testing.assert_close(task.call(model, features, "classify"), task.call(model, x))
-    assert RowClassification(adapt(Named, (6,), 3, head="features")).head == ("features.weight", "features.bias")
+    assert RowClassification(wrap(Named, (6,), 3, head="features")).head == ("features.weight", "features.bias")
     own = Named()
     own.load_state_dict(model)
     torch.testing.assert_close(own(x), task.call(model, x))
@@ -348,12 +348,12 @@ def test_instances_keep_their_values_and_classes_are_drawn() -> None:
     client.
     """
     instance = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
-    task = RowClassification(adapt(instance, (6,), 3))
+    task = RowClassification(wrap(instance, (6,), 3))
     assert all(torch.equal(task.init(0)[name], task.init(1)[name]) for name in task.params)
-    task = RowClassification(adapt(Functional, (6,), 3))
+    task = RowClassification(wrap(Functional, (6,), 3))
     assert not torch.equal(task.init(0)["first.weight"], task.init(1)["first.weight"])
     instance[0].requires_grad_(False)
-    task = RowClassification(adapt(instance, (6,), 3))
+    task = RowClassification(wrap(instance, (6,), 3))
     assert task.params == ("1.weight", "1.bias")
     assert {*task.constants} == {"0.weight", "0.bias"}
     assert not task.buffers
@@ -364,7 +364,7 @@ def test_the_code_hash_depends_on_structure_source_and_values() -> None:
     """It does not depend on a comment."""
 
     def code(model: object) -> str:
-        return adapt(model, (6,), 3).code
+        return wrap(model, (6,), 3).code
 
     assert code(Functional) == code(Functional)
     assert code(lambda shape, outputs: nn.Linear(6, outputs)) != code(
