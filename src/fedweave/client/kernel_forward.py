@@ -66,12 +66,14 @@ def _run_stacked(form: _Form, clients: int, stacks: list[Tensor], axes: tuple[in
     stacks = [stack.contiguous() for stack in stacks]
     parts = [stack if axis is None else stack[0] for stack, axis in zip(stacks, axes, strict=True)]
     signature = (form.form, axes, tuple((part.shape, part.dtype) for part in parts))
-    if signature not in _PROGRAMS and len(_PROGRAMS) < LIMIT:
+    if signature not in _PROGRAMS:
+        if len(_PROGRAMS) == LIMIT:
+            _PROGRAMS.clear()
         _PROGRAMS[signature] = None
         for real in {part.dtype for part in parts} & native.NAMES.keys():  # other data may have another precision
             with suppress(Unsupported):
                 _PROGRAMS[signature] = _record_forward(form, [own_memory(part) for part in parts], real)
-    found = _PROGRAMS.get(signature)
+    found = _PROGRAMS[signature]
     if found is None:
         return None
     program, real, shape, dtype = found

@@ -60,13 +60,15 @@ def _find_program(
     parts += [t if dim is None else t[0] for t, dim in zip(captured, settings.dims, strict=True)]
     parts += [steps.rows[0, 0], steps.keys[0, 0]]
     signature = (settings.key, spec, tuple((part.shape, part.dtype) for part in parts))
-    if signature not in _PROGRAMS and len(_PROGRAMS) < LIMIT:
+    if signature not in _PROGRAMS:
+        if len(_PROGRAMS) == LIMIT:  # recorded again: without a program, bits would depend on what ran before
+            _PROGRAMS.clear()
         try:
             _PROGRAMS[signature] = _record_step(settings, spec, len(leaves), [own_memory(part) for part in parts], real)
         except Unsupported as error:
             warnings.warn(f"steps run without the kernel: {error}", stacklevel=2)
             _PROGRAMS[signature] = None
-    return _PROGRAMS.get(signature)
+    return _PROGRAMS[signature]
 
 
 def own_memory(part: Tensor) -> Tensor:
