@@ -105,7 +105,7 @@ sys.exit("found nothing")
         ("peek.py", PEEK, "it ended with exit code 1: its last line: found nothing"),
         ("hang.sh", "sleep 600", "was ended after its time limit of 1 s"),
         ("greedy.py", "bytearray(1 << 33)", "exit code 1: its last line: MemoryError"),
-        ("silent.sh", "true", "wrote neither this file nor one of CSV"),
+        ("silent.sh", "true", "wrote neither this file nor one of Parquet or CSV"),
         ("short.sh", SHARES.replace("NR > 1 {print 1", "NR > 2 {print 1"), "it gave"),
         ("nan.sh", SHARES.replace("print 1 - p", 'print "nan"'), "its prediction of row 0 is nan"),
     ],

@@ -489,20 +489,22 @@ def test_a_parameter_of_two_layers_is_refused() -> None:
     check_model(Reused)
 
 
-def test_frozen_parameters_are_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a model with a name, as those of a module that is given in Python. They stay as they were drawn."""
+def test_frozen_parameters_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a model with a name, as those of a module in Python: in no state, and as they were drawn."""
     check_model(Frozen)
     monkeypatch.setitem(MODELS, "partly-frozen", Frozen)
     task = RowClassification(lambda: build("partly-frozen", (1, 8, 8), 3), torch.float64)
     assert task.params == ("out.weight", "out.bias")
-    assert task.buffers == ("first.weight", "first.bias")
+    assert task.buffers == ()
+    drawn = {name: value.clone() for name, value in task.template.named_buffers()}
+    assert [*drawn] == ["first.weight", "first.bias"]
     method = METHODS["fedavg"](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
     federation, settings = rows_federation((1, 8, 8)), Settings(rounds=2, seed=5)
     *_, report = run(method, federation, settings, Batched())
     initial = initial_model(method, federation, 5)
-    for name in task.buffers:
-        assert name not in report.state.server["model"]
-        assert all(torch.equal(value, initial[name]) for value in report.state.clients[name])
+    for name, value in task.template.named_buffers():
+        assert name not in {**report.state.server["model"], **report.state.clients}
+        assert torch.equal(value, drawn[name])
     assert not torch.equal(report.state.server["model"]["out.weight"], initial["out.weight"])
 
 

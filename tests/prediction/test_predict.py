@@ -1,6 +1,8 @@
 """Predictions for raw rows, by the client's name, have the scores of the run."""
 
+import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +188,23 @@ def test_bad_rows_are_refused(message: str, result: fw.MethodResult) -> None:
         result.predict(x, client, **options)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_threads_get_the_predictions_of_their_own_client() -> None:
+    """As those of a server, which answers several requests at once; threads change as often as Python can."""
+    x, y = blobs()
+    federation = fw.Federation.from_arrays(x, y, client=OWNER, normalize="standard")
+    result = fw.fit("local", federation, model="mlp", **QUIET)
+    expected = {client: result.predict_proba(x, client) for client in CLIENTS}
+    assert not expected["Ann"].equals(expected["Bob"])
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            said = pool.map(lambda client: (client, result.predict_proba(x, client)), CLIENTS * 60)
+            assert [client for client, answer in said if not answer.equals(expected[client])] == []
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_missing_models_are_refused() -> None:

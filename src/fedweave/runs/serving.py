@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,8 @@ from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
 
 MODELS, GRAPHS = "models-*.pt", "graphs.npz"
+# Clients' models take turns in one module, so threads of a server take turns, too. PyTorch itself uses several cores.
+TURN = Lock()
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class DeployedModels:
         seed = self.select_seed(seed)
         inputs = torch.from_numpy(np.asarray(x, dtype=np.float32))
         try:
-            with torch.no_grad():
+            with torch.no_grad(), TURN:
                 return self.outputs(self.select_model(seed, client), inputs, client).numpy()
         except IndexError as error:  # of an embedding
             raise BadInput(
