@@ -64,6 +64,20 @@ def test_stored_models_predict_with_their_body(model: Any, adapter: Any, tmp_pat
         np.testing.assert_allclose(exported_model.load(folder).predict_proba(x).to_numpy(), answers, atol=1e-6)
 
 
+@pytest.mark.parametrize("adapter", ["norm", "bias", "head", "lora"])
+def test_a_merged_export_has_every_weight(adapter: str, tmp_path: Path) -> None:
+    """It fits the user's own module, frozen weights too."""
+    result = fw.fit("fedavg", people(), model=network, adapter=adapter, **{**OPTIONS, "rounds": 1})
+    counts = []
+    for merge in (True, False):
+        folder = result.export(tmp_path / str(merge), "p1", merge=merge)
+        weights = load_file(folder / "weights.safetensors")
+        counts.append(len(weights))
+        if merge:
+            network((10,), 2).load_state_dict(weights)
+    assert counts[0] > counts[1]
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedem", "ditto", "fedcp"])
 def test_an_export_is_merged_or_kept(method: str, tmp_path: Path) -> None:
     """Merged, the weights load into the user's own module; kept, the file has adapters and head alone."""
@@ -101,6 +115,22 @@ def test_wrong_adapters() -> None:
         with warnings.catch_warnings(), pytest.raises(fw.BadInput) as caught:
             fw.fit("fedavg", people(), model=network, adapter=adapter, **OPTIONS)
         assert str(caught.value).startswith(line)
+    for block, line in (
+        ({"rank": 2}, r"^model\.adapter: \{'rank': 2\} has no name; for example"),
+        (
+            {**LORA, "rnak": 2},
+            r"^model\.adapter\.rnak: not a setting of model\.adapter: 'rnak' is unknown; did you mean 'rank'",
+        ),
+        ({**LORA, "targets": "fc1"}, r"^model\.adapter\.targets: 'fc1' is not a list"),
+        ({**LORA, "trains": "A"}, r"^model\.adapter\.trains: 'A' is unknown"),
+        ({**LORA, "alpha": 0}, r"^model\.adapter\.alpha: 0 is out of range"),
+    ):
+        with pytest.raises(fw.BadInput, match=line):
+            fw.fit("fedavg", people(), model={"name": "mlp", "adapter": block}, **OPTIONS)
+    with pytest.raises(fw.BadInput, match=r"^adapter: 'head', but the model has one, too; give one of them"):
+        fw.fit("fedavg", people(), model={"name": "mlp", "adapter": LORA}, adapter="head", **OPTIONS)
+    with pytest.raises(fw.BadInput, match=r"^model\.adapter: no weight below the head is larger"):
+        fw.fit("fedavg", people(), model="linear", adapter="lora", **OPTIONS)
     with pytest.raises(fw.BadInput, match=r"^adapter: 'lorra' is unknown"):
         fw.recommend(people(), adapter="lorra")
 

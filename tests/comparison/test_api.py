@@ -464,7 +464,7 @@ REFUSED = {
     "model.name: 'gcn' does not fit people (images); choices: aghn_cnn": {"model": "gcn"},
     "compare(): rounds: 0 is out of range": {"rounds": 0},
     "model: 'mpl' is unknown; did you mean 'mlp'": {"model": "mpl"},
-    "option: 'hiden' is unknown; did you mean 'hidden'": {"model": {"name": "mlp", "hiden": 3}},
+    "model: 'hiden' is unknown; did you mean 'hidden'": {"model": {"name": "mlp", "hiden": 3}},
     "model.name: missing; for example {'name': 'mlp'": {"model": {"hidden": 3}},
     "model.name: ['mlp'] is not a name": {"model": {"name": ["mlp"]}},
     "SmallCNN takes larger images": {"model": "small_cnn"},

@@ -191,7 +191,11 @@ def test_targets_are_layers_parts_and_patterns() -> None:
         ("encoder", {"targets": []}, "adapter.targets: [] names no layer; name some, leave it out, or"),
         ("encoder", {"targets": ["fc"]}, "adapter.targets: 'fc' is the head, which is trained whole; leave it out"),
         ("encoder", {"targets": ["embed"]}, "adapter.rank: 2, but embed.weight is a matrix of 4 x 1; give at most 1"),
-        ("functional", {"rank": 9}, "adapter.rank: 9: no weight below the head is larger than its adapter; lower"),
+        (
+            "functional",
+            {"rank": 9},
+            "adapter.rank: 9: no weight below the head is larger than its adapter; lower the rank to 3",
+        ),
         ("functional", {"name": "norm"}, "adapter: the model has no normalisation layer with scale and shift below"),
     ],
 )

@@ -323,7 +323,11 @@ def _resolve_model(
         if head is not None:
             raise BadInput(f"head: {head!r}, but the model {block.get('name')!r} declares its own; leave it out")
         plugins.load_if_missing(block.get("name"), MODELS)
-        return {**block, "name": choose(str(block.get("name")), MODELS, "model"), **given}, None
+        block["name"] = choose(block["name"], MODELS, "model")
+        if given and block.get("adapter") is not None:
+            raise BadInput("adapter", f"{format_value(adapter)}, but the model has one, too; give one of them")
+        checks.check_model(as_python(block), "model")
+        return {**block, **given}, None
     if federation.dataset.kind != "images":
         raise BadInput(
             f"model: {federation.name} holds a {federation.dataset.kind}, which takes models by name alone; give one"

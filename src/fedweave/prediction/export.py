@@ -101,12 +101,14 @@ def _export(
     model = predictor.models.select_model(seed, position)
     about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
     program, weights = None, dict[str, Tensor]()
-    if merged := merge and merging.has_adapters(predictor.models):
+    block = run.info["spec"]["task"]["model"]
+    has_adapter = predictor.models.method.has_models and block.get("adapter") is not None
+    if merged := merge and has_adapter:
         weights, program, reason = _export_program(predictor, *merging.merge_adapters(predictor.models, model), about)
     if program is None:  # fedweave itself runs the layers that it trained
         merged = False
         weights, program, reason = _export_program(predictor, predictor.models, model, about)
-    if program is None and "code" in run.info["spec"]["task"]["model"]:
+    if program is None and "code" in block:
         raise BadInput(
             "export",
             f"PyTorch can make no program of {method} ({reason}), and its model has no name, by which "
@@ -124,7 +126,7 @@ def _export(
     else:
         torch.export.save(program, target / exported_model.PROGRAM)
     about |= {"program": program is not None, "no_program": reason, "versions": _versions(about)}
-    if merging.has_adapters(predictor.models):
+    if has_adapter:
         about["adapter"] = "merged" if merged else "kept"
     about |= {"trained": trained, **identity, "metric": run.info["metric"]}
     _write_files(target, about)

@@ -1,4 +1,4 @@
-"""A client's model with its adapters added to the weights: the layers, names and outputs of the model without them."""
+"""A client's model without adapters: they are added to the weights, and the frozen weights are beside the trained."""
 
 from dataclasses import replace
 
@@ -6,15 +6,10 @@ from torch import Tensor
 
 from fedweave.client.task import Task
 from fedweave.models import ClientModel
-from fedweave.models.adapters import low_ranks, merge
+from fedweave.models.adapters import merge
 from fedweave.runs.serving import DeployedModels
 from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params, Tree, omit
-
-
-def has_adapters(models: DeployedModels) -> bool:
-    """Whether clients have low-rank adapters."""
-    return models.method.has_models and bool(low_ranks(models.method.task.template))
 
 
 def merge_adapters(models: DeployedModels, model: Tree) -> tuple[DeployedModels, Tree]:

@@ -53,7 +53,7 @@ def check_task(task: TaskSpec, where: str) -> None:
         if "name" not in block:
             raise BadInput(f"{where}.{key}.name", f"missing; choices: {', '.join(sorted(table))}")
         choose(block["name"], table, f"{where}.{key}.name")
-    _check_model(task.model, f"{where}.model")
+    check_model(task.model, f"{where}.model")
     _check_partition(task.partition, f"{where}.partition")
     _check_references(task, where)
     _check_kinds(task, where)
@@ -96,7 +96,8 @@ def _check_references(task: TaskSpec, where: str) -> None:
             choose(word, COLUMN, "published")
 
 
-def _check_model(model: Mapping[str, Any], where: str) -> None:
+def check_model(model: Mapping[str, Any], where: str) -> None:
+    """Refuse unknown and ill-typed options of a model that exists, its adapter among them, and missing weights."""
     options = {setting.name: setting for setting in settings(model["name"])}
     for name, value in model.items():
         if name == "adapter":

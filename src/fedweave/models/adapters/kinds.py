@@ -18,7 +18,7 @@ from fedweave.models.base import (
     make_constants,
     parts,
 )
-from fedweave.settings import AtLeast, Positive, Size
+from fedweave.settings import AtLeast, Size
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 Block = str | Mapping[str, Any] | None
@@ -86,7 +86,9 @@ class Lora(TrainedPart):
         "ranks of the clients in their order, from the first again after the last, at most `rank`; null: all have "
         "`rank`",
     ] = None
-    alpha: Annotated[Positive | None, "the change of a weight is alpha / rank times B A; null: twice the rank"] = None
+    alpha: Annotated[
+        float | None, AtLeast(1e-12), "the change of a weight is alpha / rank times B A; null: twice the rank"
+    ] = None
     targets: Annotated[
         list[str] | None,
         "layers, or parts with layers in them: the last words of their names, * for any text; null: every layer below "
@@ -111,14 +113,7 @@ class Lora(TrainedPart):
             raise BadInput(f"{where}.ranks", f"{largest} is above rank: {self.rank}, which is the largest; raise rank")
         weights = _find_weights(network, head)
         if self.targets is None:
-            shared = _find_shared(network)
-            chosen = [
-                path for path, (layer, name) in weights.items() if path not in shared and self._saves(layer, name)
-            ]
-            if not chosen:
-                raise BadInput(
-                    f"{where}.rank", f"{self.rank}: no weight below the head is larger than its adapter; lower the rank"
-                )
+            chosen = self._choose(weights, _find_shared(network), where)
         elif not self.targets:
             raise BadInput(f"{where}.targets", "[] names no layer; name some, leave it out, or set adapter: head")
         else:
@@ -139,9 +134,19 @@ class Lora(TrainedPart):
             for factor in factors
         }
 
-    def _saves(self, layer: nn.Module, name: str) -> bool:
-        rows, columns = matrix_shape(_tensor(layer, name))
-        return self.rank * (rows + columns) < rows * columns
+    def _choose(self, weights: Weights, shared: Mapping[str, str], where: str) -> list[str]:
+        """The weights of one layer each that have more numbers than their adapters."""
+        sides = {path: matrix_shape(_tensor(*weights[path])) for path in weights if path not in shared}
+        # r (m + n) < m n
+        largest_ranks = {path: (rows * columns - 1) // (rows + columns) for path, (rows, columns) in sides.items()}
+        if not (largest := max(largest_ranks.values(), default=0)):
+            raise BadInput(where, "no weight below the head is larger than a low-rank adapter; choose another adapter")
+        if largest < self.rank:
+            raise BadInput(
+                f"{where}.rank",
+                f"{self.rank}: no weight below the head is larger than its adapter; lower the rank to {largest}",
+            )
+        return [path for path, rank in largest_ranks.items() if rank >= self.rank]
 
     def _check_rank(self, layer: nn.Module, name: str, path: str, where: str) -> None:
         rows, columns = matrix_shape(_tensor(layer, name))
