@@ -76,6 +76,15 @@ def test_two_rounds_have_the_same_bits_in_any_chunks() -> None:
     assert_close((last(0).state.clients, last(0).loss), (last(2).state.clients, last(1).loss), 0.0)
 
 
+def test_the_step_that_is_recorded_trains_no_client() -> None:
+    """Tensors of a single client may fill their memory, so that a part of them is no copy."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = tiny.method("fedavg", replace(task, build=lambda: MLP((6,), tiny.CLASSES, hidden=2000)), "rows")
+    executors = (Loop(), Batched(1, kernel=True))
+    loop, kernel = ([*run(method, federation, Settings(rounds=1), executor)][-1] for executor in executors)
+    assert_close(kernel.state, loop.state, CLOSE)
+
+
 class Smooth(MLP):
     """A layer that the kernel has no operation for."""
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.execution_mode import PLAIN, use_mode
 from fedweave.client.loss_check import check_loss
+from fedweave.client.solvers import clone
 from fedweave.client.step_records import Stacks, Steps, StepSettings
 from fedweave.tensors import lowering, native, trees
 from fedweave.tensors.array_programs import ArrayProgram, Unsupported
@@ -61,8 +62,10 @@ def _find_program(
     parts += [steps.rows[0, 0], steps.keys[0, 0]]
     signature = (settings.key, spec, tuple((part.shape, part.dtype) for part in parts))
     if signature not in _PROGRAMS and len(_PROGRAMS) < LIMIT:
+        # A recorded step really takes place, so it gets copies of what it writes to.
+        copies = [clone(part) if i < len(leaves) else own_memory(part) for i, part in enumerate(parts)]
         try:
-            _PROGRAMS[signature] = _record_step(settings, spec, len(leaves), [own_memory(part) for part in parts], real)
+            _PROGRAMS[signature] = _record_step(settings, spec, len(leaves), copies, real)
         except Unsupported as error:
             warnings.warn(f"steps run without the kernel: {error}", stacklevel=2)
             _PROGRAMS[signature] = None

@@ -101,6 +101,9 @@ def run(
         inputs, outputs: contiguous tensors; the program writes to the outputs, and to the inputs in `program.written`.
         shape: (clients, steps).
         rows: position of the input of row numbers; a step of nothing but negative ones is left out.
+
+    Raises:
+        IndexError: as PyTorch's operations, where an index has no position.
     """
     library = load(real)
     assert library is not None
@@ -113,8 +116,10 @@ def run(
         buffers[number] = (tensor.data_ptr(), client * tensor.itemsize, step * tensor.itemsize)
     current = np.zeros(program.buffers, np.int64)
     width = 0 if rows is None else inputs[rows][1]
-    library.run(
+    in_range = library.run(
         *(ctypes.c_void_p(program.code.ctypes.data), ctypes.c_int64(len(program.code))),
         *(ctypes.c_void_p(buffers.ctypes.data), ctypes.c_void_p(current.ctypes.data)),
         *map(ctypes.c_int64, (program.buffers, *shape, -1 if rows is None else program.inputs[rows], width)),
     )
+    if not in_range:
+        raise IndexError("index out of range in the kernel")
