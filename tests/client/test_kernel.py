@@ -85,6 +85,24 @@ def test_the_step_that_is_recorded_trains_no_client() -> None:
     assert_close(kernel.state, loop.state, CLOSE)
 
 
+def test_bits_do_not_depend_on_how_many_programs_there_were_before(
+    programs: dict[str, dict[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that tunes has one program for each learning rate."""
+    monkeypatch.setattr(kernel_steps, "LIMIT", 2)
+    task, federation = (make() for make in tiny.TASKS["rows"])
+
+    def last(lr: float) -> Report:
+        method = replace(tiny.method("fedavg", task, "rows"), solver=SGD(lr=lr))
+        return [*run(method, federation, SOME, KERNEL)][-1]
+
+    first = last(0.1)
+    programs["steps"].clear()
+    *_, later = [last(lr) for lr in (0.2, 0.3, 0.1)]
+    assert_close(later.state, first.state, 0.0)
+    assert len(programs["steps"]) == 2
+
+
 class Smooth(MLP):
     """A layer that the kernel has no operation for."""
 
