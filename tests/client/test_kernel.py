@@ -124,27 +124,45 @@ def test_what_is_not_covered_runs_as_stacked_clients_do_and_says_so() -> None:
     assert_close(scores, others, 0.0)
 
 
-def test_the_kernel_is_built_once_and_in_another_folder_where_the_first_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: list[str] = []
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands of a quick compiler; what it built is stored in `cache` of the temporary folder."""
+    commands: list[str] = []
 
     def build(command: list[str], **_: Any) -> Any:
         if "-o" in command:
-            built.append(command[command.index("-o") + 1])
-            Path(built[-1]).write_bytes(b"library")
+            commands.append(" ".join(command))
+            Path(command[command.index("-o") + 1]).write_bytes(b"library")
         return type("Done", (), {"stdout": "a compiler 1.0"})
 
-    blocked = tmp_path / "file"
-    blocked.touch()
     monkeypatch.setattr(native.subprocess, "run", build)
-    monkeypatch.setattr(stored, "folder", lambda: blocked / "cache")
+    monkeypatch.setattr(stored, "folder", lambda: tmp_path / "cache")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    return commands
+
+
+def test_the_kernel_is_built_once_and_in_another_folder_where_the_first_cannot_be_written(
+    tmp_path: Path, built: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").touch()
+    assert native._build("g++", "float", tmp_path) == tmp_path / "kernel.so"  # none can be written
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    first, second = (native._build("g++", "float") for _ in range(2))
+    built.clear()
+    first, second = (native._build("g++", "float", tmp_path) for _ in range(2))
     assert first == second
     assert first.parent == tmp_path / "compiled"
     assert len(built) == 1
-    assert native._build("g++", "double") != first
+    assert native._build("g++", "double", tmp_path) != first
+
+
+@pytest.mark.parametrize("damage", [b"", b"libra", b"another"])
+def test_a_damaged_library_is_built_again(tmp_path: Path, built: list[str], damage: bytes) -> None:
+    """The system may end a process that loads a part of a library."""
+    library = native._build("g++", "float", tmp_path)
+    library.write_bytes(damage)
+    assert native._build("g++", "float", tmp_path) == library
+    assert library.read_bytes() == b"library"
+    assert len(built) == 2
 
 
 def test_a_compiler_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
