@@ -76,6 +76,33 @@ def test_two_rounds_have_the_same_bits_in_any_chunks() -> None:
     assert_close((last(0).state.clients, last(0).loss), (last(2).state.clients, last(1).loss), 0.0)
 
 
+def test_the_step_that_is_recorded_trains_no_client() -> None:
+    """Tensors of a single client may fill their memory, so that a part of them is no copy."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = tiny.method("fedavg", replace(task, build=lambda: MLP((6,), tiny.CLASSES, hidden=2000)), "rows")
+    executors = (Loop(), Batched(1, kernel=True))
+    loop, kernel = ([*run(method, federation, Settings(rounds=1), executor)][-1] for executor in executors)
+    assert_close(kernel.state, loop.state, CLOSE)
+
+
+def test_bits_do_not_depend_on_how_many_programs_there_were_before(
+    programs: dict[str, dict[Any, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that tunes has one program for each learning rate."""
+    monkeypatch.setattr(kernel_steps, "LIMIT", 2)
+    task, federation = (make() for make in tiny.TASKS["rows"])
+
+    def last(lr: float) -> Report:
+        method = replace(tiny.method("fedavg", task, "rows"), solver=SGD(lr=lr))
+        return [*run(method, federation, SOME, KERNEL)][-1]
+
+    first = last(0.1)
+    programs["steps"].clear()
+    *_, later = [last(lr) for lr in (0.2, 0.3, 0.1)]
+    assert_close(later.state, first.state, 0.0)
+    assert len(programs["steps"]) == 2
+
+
 class Smooth(MLP):
     """A layer that the kernel has no operation for."""
 
@@ -97,27 +124,45 @@ def test_what_is_not_covered_runs_as_stacked_clients_do_and_says_so() -> None:
     assert_close(scores, others, 0.0)
 
 
-def test_the_kernel_is_built_once_and_in_another_folder_where_the_first_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built: list[str] = []
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commands of a quick compiler; what it built is stored in `cache` of the temporary folder."""
+    commands: list[str] = []
 
     def build(command: list[str], **_: Any) -> Any:
         if "-o" in command:
-            built.append(command[command.index("-o") + 1])
-            Path(built[-1]).write_bytes(b"library")
+            commands.append(" ".join(command))
+            Path(command[command.index("-o") + 1]).write_bytes(b"library")
         return type("Done", (), {"stdout": "a compiler 1.0"})
 
-    blocked = tmp_path / "file"
-    blocked.touch()
     monkeypatch.setattr(native.subprocess, "run", build)
-    monkeypatch.setattr(stored, "folder", lambda: blocked / "cache")
+    monkeypatch.setattr(stored, "folder", lambda: tmp_path / "cache")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    return commands
+
+
+def test_the_kernel_is_built_once_and_in_another_folder_where_the_first_cannot_be_written(
+    tmp_path: Path, built: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").touch()
+    assert native._build("g++", "float", tmp_path) == tmp_path / "kernel.so"  # none can be written
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
-    first, second = (native._build("g++", "float") for _ in range(2))
+    built.clear()
+    first, second = (native._build("g++", "float", tmp_path) for _ in range(2))
     assert first == second
     assert first.parent == tmp_path / "compiled"
     assert len(built) == 1
-    assert native._build("g++", "double") != first
+    assert native._build("g++", "double", tmp_path) != first
+
+
+@pytest.mark.parametrize("damage", [b"", b"libra", b"another"])
+def test_a_damaged_library_is_built_again(tmp_path: Path, built: list[str], damage: bytes) -> None:
+    """The system may end a process that loads a part of a library."""
+    library = native._build("g++", "float", tmp_path)
+    library.write_bytes(damage)
+    assert native._build("g++", "float", tmp_path) == library
+    assert library.read_bytes() == b"library"
+    assert len(built) == 2
 
 
 def test_a_compiler_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

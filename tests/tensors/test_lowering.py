@@ -38,6 +38,7 @@ def hashed(rows: Tensor) -> Tensor:
 CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
     "functions": lambda t: [t["a"].relu(), t["a"].sigmoid(), t["a"].tanh(), t["a"].exp(), F.softplus(9 * t["a"])],
     "far from zero": lambda t: [(50 * t["a"]).sigmoid(), (50 * t["a"]).tanh(), (9 * t["a"]).exp(), t["a"].tanh() / 99],
+    "the largest numbers": lambda t: [(88.5 + 0 * t["a"]).exp(), 1 / torch.full((2,), -0.0) + t["c"][:2]],
     "roots": lambda t: [t["a"].abs().sqrt(), t["a"].square(), t["a"].abs() ** 0.5, t["a"].abs().log(), 1 / t["a"]],
     "arithmetic": lambda t: [2 - t["a"] * t["c"], t["a"] / 3 + t["c"], t["a"].clamp(-0.5, 0.5), t["a"] % 0.7],
     "broadcast": lambda t: [
@@ -54,8 +55,11 @@ CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
     "linear": lambda t: [F.linear(t["a"], t["b"].T, t["d"]), F.linear(t["a"], t["b"].T[:1], t["d"][:1])],
     "batches": lambda t: [t["a"].expand(3, 7, 13) @ t["b"].expand(3, 13, 21).relu()],
     "rows": lambda t: [t["b"][t["y"]], t["b"][:, t["y"]], t["y"][t["y"]], t["b"].gather(1, t["y"][:, None])],
+    "rows from the end": lambda t: [t["b"][torch.tensor([-1, 0])], t["y"][torch.tensor([-2])]],
+    "rows of a transposed tensor": lambda t: [t["a"].view(7, 1, 13).permute(2, 1, 0)[:, :, t["y"] % 7]],
     "joined": lambda t: [torch.cat([t["a"], t["b"].T]), torch.stack([t["a"], t["a"]], -1), F.pad(t["a"], (1, 2))],
     "types": lambda t: [(t["a"] > 0).to(t["a"]), t["y"] * t["a"], t["a"].long() + 1, hashed(t["y"])],
+    "a number in whole numbers": lambda t: [t["y"].clamp(min=2.5), torch.zeros(3).fill_(t["a"].sum())],
     "backward of functions": lambda t: gradient(
         lambda a: (a.relu() * a.sigmoid() + a.tanh() + F.softplus(a) + a.abs() + a.exp()).square().sum(), t["a"]
     ),
@@ -70,8 +74,8 @@ CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
 }
 
 
-def inputs() -> Tensors:
-    torch.manual_seed(0)
+def inputs(seed: int = 0) -> Tensors:
+    torch.manual_seed(seed)
     shapes = {"a": (7, 13), "b": (13, 21), "c": (13,), "d": (21,)}
     return {name: torch.randn(shape) for name, shape in shapes.items()} | {"y": torch.randint(13, (13,))}
 
@@ -79,7 +83,7 @@ def inputs() -> Tensors:
 def run(function: Callable[[Tensors], list[Tensor]]) -> tuple[list[Tensor], list[Tensor]]:
     """The results of `function` by a program and by PyTorch, the inputs after it included."""
     real = torch.get_default_dtype()
-    expected, recorded, values = inputs(), inputs(), inputs()
+    expected, recorded, values = inputs(), inputs(1), inputs()  # a program holds no numbers of its recording
     results = [*function(expected)]
     program = record(lambda: [*function(recorded), *recorded.values()], [*recorded.values()], len(results), real)
     outputs = [torch.full_like(result.contiguous(), 7) for result in results]
@@ -115,6 +119,27 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
         assert torch.equal(a.isnan(), b.isnan())
 
 
+@needs_compiler
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda t: [F.embedding(t["y"], t["a"])],
+        lambda t: gradient(lambda a: F.embedding(t["y"], a).sum(), t["a"]),
+        lambda t: [t["a"][t["y"]]],
+        lambda t: [t["a"][:, t["y"] - 14]],
+        lambda t: [t["c"].long()[t["y"] + 1]],
+        lambda t: [t["a"].gather(1, t["y"][:7, None] - 1)],
+    ],
+)
+def test_an_index_without_a_position_is_an_error(function: Any) -> None:
+    """As in PyTorch, and nothing is read or written there."""
+    real = torch.get_default_dtype()
+    recorded, values = {**inputs(), "y": torch.ones(13, dtype=torch.int64)}, {**inputs(), "y": torch.arange(13)}
+    program = record(lambda: [*function(recorded), *recorded.values()], [*recorded.values()], 1, real)
+    with pytest.raises(IndexError, match="out of range"):
+        native.run(program, real, [(t, 0, 0) for t in values.values()], [(torch.zeros(512, dtype=real), 0, 0)], (1, 1))
+
+
 OUTSIDE = torch.ones(7, 13)
 
 
@@ -126,6 +151,10 @@ OUTSIDE = torch.ones(7, 13)
         (lambda t: [t["a"][t["a"] > 0]], "index"),
         (lambda t: [t["a"] * t["a"].sum().item()], "_local_scalar_dense"),
         (lambda t: [t["a"].half()], "float16"),
+        (lambda t: [-t["y"]], "neg of whole numbers"),
+        (lambda t: [t["a"] ** t["c"][0]], "power by a tensor"),
+        (lambda t: [2 ** t["a"]], "power by a tensor"),
+        (lambda t: [(t["a"] @ t["b"]).addmm_(t["a"], t["b"])], "memory of its operands"),
         (lambda t: [t["y"].view(torch.float64) + t["a"][0]], "another type"),
         (lambda t: [t["a"] + OUTSIDE], "neither an input nor computed"),
     ],

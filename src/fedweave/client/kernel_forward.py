@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedweave.client.execution_mode import PLAIN, current_mode, use_mode
-from fedweave.client.kernel_steps import own_memory
+from fedweave.client.kernel_steps import keep, own_memory
 from fedweave.tensors import lowering, native
 from fedweave.tensors.array_programs import ArrayProgram, Unsupported
 from fedweave.tensors.closures import Rebuild, capture
 from fedweave.tensors.trees import is_mapped
 
-LIMIT = 64  # programs of one process
 _PROGRAMS: dict[Hashable, tuple[ArrayProgram, torch.dtype, torch.Size, torch.dtype] | None] = {}
 
 
@@ -67,12 +66,11 @@ def _run_stacked(form: _Form, clients: int, stacks: list[Tensor], axes: tuple[in
     parts = [stack if axis is None else stack[0] for stack, axis in zip(stacks, axes, strict=True)]
     signature = (form.form, axes, tuple((part.shape, part.dtype) for part in parts))
     if signature not in _PROGRAMS:
-        if len(_PROGRAMS) == LIMIT:
-            _PROGRAMS.clear()
-        _PROGRAMS[signature] = None
+        recorded = None
         for real in {part.dtype for part in parts} & native.NAMES.keys():  # other data may have another precision
             with suppress(Unsupported):
-                _PROGRAMS[signature] = _record_forward(form, [own_memory(part) for part in parts], real)
+                recorded = _record_forward(form, [own_memory(part) for part in parts], real)
+        keep(_PROGRAMS, signature, recorded)
     found = _PROGRAMS[signature]
     if found is None:
         return None

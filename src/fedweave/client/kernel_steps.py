@@ -6,7 +6,7 @@ whatever a method or model does is covered if the kernel has its operations; oth
 
 import warnings
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.execution_mode import PLAIN, use_mode
 from fedweave.client.loss_check import check_loss
+from fedweave.client.solvers import clone
 from fedweave.client.step_records import Stacks, Steps, StepSettings
 from fedweave.tensors import lowering, native, trees
 from fedweave.tensors.array_programs import ArrayProgram, Unsupported
@@ -22,7 +23,8 @@ from fedweave.tensors.gradients import by_name
 from fedweave.tensors.native import Input
 from fedweave.tensors.trees import Params
 
-LIMIT = 64  # programs of one process
+LIMIT = 64  # programs of a process at a time
+T = TypeVar("T")
 _PROGRAMS: dict[Hashable, ArrayProgram | None] = {}
 
 
@@ -61,14 +63,22 @@ def _find_program(
     parts += [steps.rows[0, 0], steps.keys[0, 0]]
     signature = (settings.key, spec, tuple((part.shape, part.dtype) for part in parts))
     if signature not in _PROGRAMS:
-        if len(_PROGRAMS) == LIMIT:  # recorded again: without a program, bits would depend on what ran before
-            _PROGRAMS.clear()
+        # A recorded step really takes place, so it gets copies of what it writes to.
+        copies = [clone(part) if i < len(leaves) else own_memory(part) for i, part in enumerate(parts)]
         try:
-            _PROGRAMS[signature] = _record_step(settings, spec, len(leaves), [own_memory(part) for part in parts], real)
+            program = _record_step(settings, spec, len(leaves), copies, real)
         except Unsupported as error:
             warnings.warn(f"steps run without the kernel: {error}", stacklevel=2)
-            _PROGRAMS[signature] = None
+            program = None
+        keep(_PROGRAMS, signature, program)
     return _PROGRAMS[signature]
+
+
+def keep(programs: dict[Hashable, T], signature: Hashable, program: T) -> None:
+    """Add a program, in place of the oldest one if there are many: a result never depends on what ran before."""
+    if len(programs) >= LIMIT:
+        del programs[next(iter(programs))]
+    programs[signature] = program
 
 
 def own_memory(part: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ class Builder:
             raise Unsupported("two inputs share their memory")
         self._buffers = 1 + len(inputs)
         self._constants: dict[int, Tensor] = {}
-        self._scalars: dict[tuple[Any, str], Tensor] = {}
+        self._scalars: dict[tuple[str, str], Tensor] = {}
         self._temporary: dict[int, Tensor] = {}
         self._kept: list[Tensor] = []
         self._code: list[Instruction] = []
@@ -147,7 +147,7 @@ class Builder:
 
     def scalar(self, value: Any, dtype: torch.dtype) -> Tensor:
         """A constant."""
-        key = (value, self.kind_of(dtype))
+        key = (repr(value), self.kind_of(dtype))  # -0.0 equals 0.0
         if key not in self._scalars:
             self._scalars[key] = self.constant(torch.tensor(value, dtype=self.real if key[1] == "real" else dtype))
         return self._scalars[key]

@@ -10,13 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.tensors.array_programs import BLOCK, CODES, LANES, ArrayProgram, Builder, Recorder, Unsupported, collapse
+from fedweave.tensors.array_programs import (
+    BLOCK,
+    CODES,
+    LANES,
+    ArrayProgram,
+    Builder,
+    Place,
+    Recorder,
+    Unsupported,
+    collapse,
+)
 
 Rule = Callable[..., None]
 
 
 def _unary(name: str) -> Rule:
     def rule(b: Builder, out: Tensor, value: Tensor) -> None:
+        if b.kind(out) != "real":
+            raise Unsupported(f"{name} of whole numbers")
         b.elementwise(name, out, b.tensor(value, out.dtype))
 
     return rule
@@ -60,19 +72,19 @@ def _logical_not(b: Builder, out: Tensor, value: Tensor) -> None:
     b.elementwise("bool_not", out, value)
 
 
-def _softplus(b: Builder, out: Tensor, value: Tensor, beta: float = 1, threshold: float = 20) -> None:
-    if (beta, threshold) != (1, 20):
-        raise Unsupported("softplus with other settings")
-    b.elementwise("softplus", out, value)
+def _softplus(name: str) -> Rule:
+    def rule(b: Builder, out: Tensor, *args: Any) -> None:
+        values = [arg for arg in args if isinstance(arg, Tensor)]
+        if args[len(values) :] not in ((), (1, 20)):
+            raise Unsupported("softplus with other settings")
+        b.elementwise(name, out, *values)
+
+    return rule
 
 
-def _softplus_backward(b: Builder, out: Tensor, grad: Tensor, value: Tensor, beta: float, threshold: float) -> None:
-    if (beta, threshold) != (1, 20):
-        raise Unsupported("softplus with other settings")
-    b.elementwise("softplus_backward", out, grad, value)
-
-
-def _power(b: Builder, out: Tensor, value: Tensor, exponent: float) -> None:
+def _power(b: Builder, out: Tensor, value: Any, exponent: Any) -> None:
+    if isinstance(exponent, Tensor):
+        raise Unsupported("a power by a tensor")
     x = b.tensor(value, out.dtype)
     if exponent == 0:
         b.fill(out, 1)
@@ -84,10 +96,6 @@ def _power(b: Builder, out: Tensor, value: Tensor, exponent: float) -> None:
         b.elementwise("sqrt", out, x)
     else:
         raise Unsupported(f"power {exponent}")
-
-
-def _reversed_sub(b: Builder, out: Tensor, a: Any, c: Any, alpha: float = 1) -> None:
-    _arithmetic("sub")(b, out, c, a, alpha)
 
 
 def _where(b: Builder, out: Tensor, condition: Tensor, a: Tensor, c: Tensor) -> None:
@@ -103,6 +111,7 @@ def _masked_fill(b: Builder, out: Tensor, value: Tensor, mask: Tensor, fill: Any
 
 def _clamp(b: Builder, out: Tensor, value: Tensor, min: Any = None, max: Any = None) -> None:
     prefix = "" if b.kind(out) == "real" else "int_"
+    value = b.tensor(value, out.dtype)
     for name, bound in (("maximum", min), ("minimum", max)):
         if bound is not None:
             b.elementwise(prefix + name, out, value, b.tensor(bound, out.dtype))
@@ -127,8 +136,8 @@ def _filled(number: float) -> Rule:
     return lambda b, out, *_, **__: b.fill(out, number)
 
 
-def _full(b: Builder, out: Tensor, _: Any, number: float, **__: Any) -> None:
-    b.fill(out, number)
+def _full(b: Builder, out: Tensor, _: Any, number: Any, **__: Any) -> None:
+    b.copy(out, b.tensor(number, out.dtype))
 
 
 def _constant(b: Builder, out: Tensor, *_: Any, **__: Any) -> None:
@@ -218,10 +227,14 @@ def _index(b: Builder, out: Tensor, value: Tensor, indices: Sequence[Tensor | No
         raise Unsupported("several indices at once")
     axis, index = given[0], indices[given[0]]
     assert index is not None
-    _take(b, out, value, axis, index)
+    result = out if out.is_contiguous() else b.new(out.shape, out.dtype)
+    _take(b, result, value, axis, index, lowest=-value.shape[axis])
+    if result is not out:
+        b.copy(out, result)
 
 
-def _take(b: Builder, out: Tensor, value: Tensor, axis: int, index: Tensor) -> None:
+def _take(b: Builder, out: Tensor, value: Tensor, axis: int, index: Tensor, lowest: int = 0) -> None:
+    """`lowest` is the first index that is allowed; negative ones count from the end."""
     if index.dtype != torch.int64:
         raise Unsupported(f"an index in {index.dtype}")
     value, index = b.contiguous(value), b.contiguous(index)
@@ -230,7 +243,8 @@ def _take(b: Builder, out: Tensor, value: Tensor, axis: int, index: Tensor) -> N
     if b.kind(out) != "real":
         if before != 1 or width != 1:
             raise Unsupported("rows of whole numbers")
-        b.emit(f"{b.kind(out)}_take", (positions,), (out, (1,)), (value, (1,)), (index, (1,)))
+        places = [(out, (0, 0, 1)), (value, (0, 0, 1)), (index, (0, 0, 1)), (None, (count, lowest, 1))]
+        b.emit(f"{b.kind(out)}_take", (1, 1, positions), *places)
         return
     size = (before, positions, 1, width)
     b.emit(
@@ -239,16 +253,8 @@ def _take(b: Builder, out: Tensor, value: Tensor, axis: int, index: Tensor) -> N
         (out, (positions * width, width, 0, 1)),
         (value, (count * width, 0, 0, 1)),
         (index, (0, 1, 0, 0)),
-        (None, (width, 0, 0, 0)),
+        (None, (0, count, lowest, width)),
     )
-
-
-def _index_select(b: Builder, out: Tensor, value: Tensor, dim: int, index: Tensor) -> None:
-    _take(b, out, value, dim % value.ndim, index)
-
-
-def _embedding(b: Builder, out: Tensor, weight: Tensor, index: Tensor, *_: Any) -> None:
-    _take(b, out, weight, 0, index)
 
 
 def _embedding_backward(
@@ -259,7 +265,7 @@ def _embedding_backward(
     width = grad.shape[-1]
     b.fill(out, 0)
     grad, index = b.contiguous(grad), b.contiguous(index)
-    places = [(out, (0, 0, 0, 1)), (grad, (0, width, 0, 1)), (index, (0, 1, 0, 0)), (None, (width, 0, 0, 0))]
+    places = [(out, (0, 0, 0, 1)), (grad, (0, width, 0, 1)), (index, (0, 1, 0, 0)), (None, (0, count, 0, width))]
     b.emit("add_at", (1, index.numel(), 1, width), *places)
 
 
@@ -267,7 +273,7 @@ def _gather(b: Builder, out: Tensor, value: Tensor, dim: int, index: Tensor, **_
     places = [out, value, index]
     if dim % value.ndim != value.ndim - 1 or value.ndim > 4 or b.kind(out) != "real":
         raise Unsupported("gather along an axis that is not the last one")
-    b.emit("gather", index.shape, *((place, place.stride()) for place in places))
+    b.emit("gather", index.shape, *((place, place.stride()) for place in places), _bound(index, value))
 
 
 def _scatter_add(b: Builder, out: Tensor, value: Tensor, dim: int, index: Tensor, source: Tensor) -> None:
@@ -275,7 +281,12 @@ def _scatter_add(b: Builder, out: Tensor, value: Tensor, dim: int, index: Tensor
         raise Unsupported("scatter along an axis that is not the last one")
     if out is not value:
         b.copy(out, value)
-    b.emit("scatter_add", index.shape, *((place, place.stride()) for place in (out, source, index)))
+    b.emit("scatter_add", index.shape, *((part, part.stride()) for part in (out, source, index)), _bound(index, value))
+
+
+def _bound(index: Tensor, value: Tensor) -> Place:
+    """How many positions an index along the last axis may have."""
+    return None, (*(0,) * (index.ndim - 1), value.shape[-1])
 
 
 # --- parts of tensors -------------------------------------------------------------------------------------------------
@@ -328,6 +339,8 @@ def _product(b: Builder, out: Tensor, x: Tensor, y: Tensor, add: Tensor | None =
     batch, m, n, k = out.shape[0] if out.ndim == 3 else 1, out.shape[-2], out.shape[-1], x.shape[-1]
     if b.kind(out) != "real" or out.stride(-1) != 1 or not out.numel():
         raise Unsupported("a product of whole numbers, or a transposed one")
+    if any(part.untyped_storage()._cdata == out.untyped_storage()._cdata for part in (x, y, add) if part is not None):
+        raise Unsupported("a product in the memory of its operands")
     if add is not None and add.stride(-1) != 1 and n > 1:
         add = b.contiguous(add)
 
@@ -354,18 +367,6 @@ def _addmm(b: Builder, out: Tensor, add: Tensor, x: Tensor, y: Tensor, beta: flo
     if (beta, alpha) != (1, 1):
         raise Unsupported("a product with factors")
     _product(b, out, x, y, add.expand(out.shape))
-
-
-def _mm(b: Builder, out: Tensor, x: Tensor, y: Tensor) -> None:
-    _product(b, out, x, y)
-
-
-def _mv(b: Builder, out: Tensor, x: Tensor, y: Tensor) -> None:
-    _product(b, out[:, None], x, y[:, None])
-
-
-def _dot(b: Builder, out: Tensor, x: Tensor, y: Tensor) -> None:
-    _product(b, out[None, None], x[None], y[:, None])
 
 
 # --- optimisers -------------------------------------------------------------------------------------------------------
@@ -416,7 +417,7 @@ RULES: dict[str, Rule] = {
     "sign": _unary("sgn"),
     "reciprocal": _unary("reciprocal"),
     **{name: _arithmetic(name) for name in ("add", "sub", "mul", "div", "maximum", "minimum", "remainder")},
-    "rsub": _reversed_sub,
+    "rsub": lambda b, out, a, c, alpha=1: _arithmetic("sub")(b, out, c, a, alpha),
     **{name: _comparison(name) for name in ("lt", "le", "eq", "ne")},
     "gt": _comparison("lt", swapped=True),
     "ge": _comparison("le", swapped=True),
@@ -427,8 +428,7 @@ RULES: dict[str, Rule] = {
     "bitwise_xor": _arithmetic("xor"),
     **{name: _arithmetic("shift") for name in ("__rshift__", "bitwise_right_shift")},
     **dict.fromkeys(("logical_not", "bitwise_not"), _logical_not),
-    "softplus": _softplus,
-    "softplus_backward": _softplus_backward,
+    **{name: _softplus(name) for name in ("softplus", "softplus_backward")},
     "pow": _power,
     "where": _where,
     "masked_fill": _masked_fill,
@@ -452,8 +452,8 @@ RULES: dict[str, Rule] = {
     "_log_softmax_backward_data": _softmax_backward("log_softmax_backward"),
     "_softmax_backward_data": _softmax_backward("softmax_backward"),
     "index": _index,
-    "index_select": _index_select,
-    "embedding": _embedding,
+    "index_select": lambda b, out, value, dim, index: _take(b, out, value, dim % value.ndim, index),
+    "embedding": lambda b, out, weight, index, *_: _take(b, out, weight, 0, index),
     "embedding_dense_backward": _embedding_backward,
     "gather": _gather,
     "scatter_add": _scatter_add,
@@ -462,11 +462,11 @@ RULES: dict[str, Rule] = {
     "constant_pad_nd": _pad,
     "select_backward": _select_backward,
     "slice_backward": _slice_backward,
-    "mm": _mm,
-    "bmm": _mm,
+    "mm": _product,
+    "bmm": _product,
     "addmm": _addmm,
-    "mv": _mv,
-    "dot": _dot,
+    "mv": lambda b, out, x, y: _product(b, out[:, None], x, y[:, None]),
+    "dot": lambda b, out, x, y: _product(b, out[None, None], x[None], y[:, None]),
     "_foreach_add_": _foreach(_arithmetic("add")),
     "_foreach_sub_": _foreach(_arithmetic("sub")),
     "_foreach_mul_": _foreach(_arithmetic("mul")),

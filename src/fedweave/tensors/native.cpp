@@ -128,8 +128,9 @@ template <class Out, class A, class F> static void map3(const Call& c, F f) {
 
 // exp with an error of two units in the last place; loops over it are vectorised.
 static inline float exponential(float x) {
-  const float bounded = x < -87.f ? -87.f : x > 88.f ? 88.f : x;
-  const float n = (bounded * 1.44269504f + 12582912.f) - 12582912.f;  // rounds to the nearest whole number
+  const float bounded = x < -87.f ? -87.f : x > 88.72f ? 88.72f : x;
+  const float nearest = (bounded * 1.44269504f + 12582912.f) - 12582912.f;  // the nearest whole number
+  const float n = nearest > 127.f ? 127.f : nearest;  // the largest exponent of two
   const float r = bounded - n * 0.693359375f + n * 2.12194440e-4f;
   float p = 1.9875691500e-4f;
   p = p * r + 1.3981999507e-3f;
@@ -139,7 +140,7 @@ static inline float exponential(float x) {
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.f;
   const float y = p * __builtin_bit_cast(float, (static_cast<int32_t>(n) + 127) << 23);
-  return x < -87.f ? 0.f : x > 88.7f ? HUGE_VALF : y;
+  return x < -87.f ? 0.f : x > 88.72f ? HUGE_VALF : y;
 }
 static inline double exponential(double x) { return std::exp(x); }
 static inline float hyperbolic(float x) {
@@ -271,20 +272,30 @@ template <bool LOGS> static void softmax_backward(const Call& c) {
   }
 }
 
+struct OutOfRange {};
+
+// A position from an index: below `count`, and from `lowest` on; negative ones count from the end.
+static inline Int position(Int index, Int count, Int lowest = 0) {
+  if (index >= count || index < lowest) throw OutOfRange{};
+  return index < 0 ? index + count : index;
+}
+
 template <class T> static void take_numbers(const Call& c) {
-  for (Int i = 0; i < c.size(3); i++) c.at<T>(0)[i] = c.at<T>(1)[c.at<Int>(2)[i]];
+  const Int count = c.stride(3, 1), lowest = c.stride(3, 2);
+  for (Int i = 0; i < c.size(3); i++) c.at<T>(0)[i] = c.at<T>(1)[position(c.at<Int>(2)[i], count, lowest)];
 }
 
 // result[i, j, :] = values[i, index[j], :], or added to result[i, index[j], :]; index has the axes 1 and 2
 template <bool INTO> static void take(const Call& c) {
-  const Int n = c.size(3), step = c.in.at[3].stride[0];
+  const Int n = c.size(3), count = c.stride(3, 1), lowest = c.stride(3, 2), step = c.stride(3, 3);
   for (Int i = 0; i < c.size(0); i++) {
     Real* o = c.at<Real>(0) + i * c.stride(0, 0);
     const Real* a = c.at<Real>(1) + i * c.stride(1, 0);
     const Int* index = c.at<Int>(2);
     for (Int j = 0; j < c.size(1); j++) {
-      const Real* from = a + (INTO ? j * c.stride(1, 1) : index[j] * step);
-      Real* to = o + (INTO ? index[j] * step : j * c.stride(0, 1));
+      const Int row = position(index[j], count, lowest) * step;
+      const Real* from = a + (INTO ? j * c.stride(1, 1) : row);
+      Real* to = o + (INTO ? row : j * c.stride(0, 1));
       if (n == 1)
         *to = INTO ? *to + *from : *from;
       else
@@ -297,7 +308,7 @@ template <bool INTO> static void take(const Call& c) {
 template <bool INTO> static void gather(const Call& c) {
   c.outer<3>([&](const Int* s) {
     for (Int i = 0; i < c.size(3); i++) {
-      const Int j = c.at<Int>(2)[s[2] + i * c.stride(2, 3)];
+      const Int j = position(c.at<Int>(2)[s[2] + i * c.stride(2, 3)], c.stride(3, 3));
       if (INTO)
         c.at<Real>(0)[s[0] + j * c.stride(0, 3)] += c.at<Real>(1)[s[1] + i * c.stride(1, 3)];
       else
@@ -498,9 +509,9 @@ static void execute(const Call& c) {
 }
 
 // Runs `steps` steps of each client. A step whose `rows` (a buffer of `width` positions, or -1) are all negative is left
-// out. `current` has a place for every buffer.
-extern "C" void run(const Instruction* code, Int count, const Buffer* buffers, char** current, Int buffer_count,
-                    Int clients, Int steps, Int rows, Int width) {
+// out. `current` has a place for every buffer. Returns whether all indices were in range; it stops at the first other one.
+extern "C" int run(const Instruction* code, Int count, const Buffer* buffers, char** current, Int buffer_count,
+                   Int clients, Int steps, Int rows, Int width) try {
   for (Int client = 0; client < clients; client++)
     for (Int step = 0; step < steps; step++) {
       for (Int i = 0; i < buffer_count; i++)
@@ -511,4 +522,7 @@ extern "C" void run(const Instruction* code, Int count, const Buffer* buffers, c
       }
       for (Int i = 0; i < count; i++) execute({code[i], current});
     }
+  return 1;
+} catch (const OutOfRange&) {
+  return 0;
 }

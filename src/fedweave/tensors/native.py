@@ -1,8 +1,8 @@
 """The kernel that runs programs of array operations: built once for a processor and compiler, and called.
 
 Building takes some seconds. The library stays in the user's cache folder, or where that cannot be written in the folder
-of `TORCHINDUCTOR_CACHE_DIR`. Its name depends on the source, the compiler, its options and the features of the
-processor, so machines of different kinds can share a folder.
+of `TORCHINDUCTOR_CACHE_DIR`; where neither can be written, each process builds its own. Its name depends on the source,
+the compiler, its options and the features of the processor, so machines of different kinds can share a folder.
 """
 
 import ctypes
@@ -11,8 +11,10 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -20,8 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.errors import BadInput
 from fedweave.files import stored
-from fedweave.files.atomic import atomic_path
+from fedweave.files.atomic import write_atomic
 from fedweave.tensors.array_programs import SOURCE, ArrayProgram
 
 NAMES = {torch.float32: "float", torch.float64: "double"}
@@ -45,34 +48,43 @@ def load(real: torch.dtype) -> ctypes.CDLL | None:
     if compiler is None or real not in NAMES:
         return None
     try:
-        return ctypes.CDLL(str(_build(compiler, NAMES[real])))
+        with tempfile.TemporaryDirectory(prefix="fedweave-kernel-") as scratch:
+            return ctypes.CDLL(str(_build(compiler, NAMES[real], Path(scratch))))
     except (OSError, subprocess.SubprocessError) as error:
-        output = getattr(error, "stderr", None) or str(error)
-        warnings.warn(f"the kernel is not built with {compiler}: {output.strip().splitlines()[0]}", stacklevel=2)
+        output = (getattr(error, "stderr", None) or "").strip() or str(error)
+        warnings.warn(f"the kernel is not built with {compiler}: {output.splitlines()[0]}", stacklevel=2)
         return None
 
 
-def _build(compiler: str, real: str) -> Path:
+def _build(compiler: str, real: str, scratch: Path) -> Path:
+    """The library: the one that was stored, or a new one, which is in the folder `scratch` if it cannot be stored."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     parts = (SOURCE.read_text(encoding="utf-8"), version, *OPTIONS, real, *_processor())
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-    name = f"kernel-{real}-{digest}.so"
+    name = f"kernel-{real}-{_digest(chr(0).join(parts).encode())}"
     folders = [stored.folder(), *map(Path, filter(None, [os.environ.get("TORCHINDUCTOR_CACHE_DIR")]))]
-    if found := next((path for place in folders if (path := place / name).is_file()), None):
+    if found := next((file for place in folders for file in place.glob(f"{name}-*.so") if _is_whole(file)), None):
         return found
-    library = next((place for place in folders if _can_write(place)), folders[0]) / name
-    with atomic_path(library, mode=0o755) as file:
-        command = [compiler, *OPTIONS, f"-DREAL={real}", "-x", "c++", str(SOURCE), "-o", str(file)]
-        subprocess.run(command, capture_output=True, text=True, check=True)
+    library = scratch / "kernel.so"
+    command = [compiler, *OPTIONS, f"-DREAL={real}", "-x", "c++", str(SOURCE), "-o", str(library)]
+    subprocess.run(command, capture_output=True, text=True, check=True)
+    content = library.read_bytes()
+    for place in folders:
+        file = place / f"{name}-{_digest(content)}.so"
+        with suppress(BadInput):  # it cannot be written
+            write_atomic(file, content, mode=0o755)
+            return file
     return library
 
 
-def _can_write(place: Path) -> bool:
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(place, os.W_OK)
+def _is_whole(file: Path) -> bool:
+    """Whether a library has the content of its name: a process that loads a part of one may be ended by the system."""
+    with suppress(OSError):
+        return file.stem.endswith(_digest(file.read_bytes()))
+    return False
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _processor() -> Iterable[str]:
@@ -101,6 +113,9 @@ def run(
         inputs, outputs: contiguous tensors; the program writes to the outputs, and to the inputs in `program.written`.
         shape: (clients, steps).
         rows: position of the input of row numbers; a step of nothing but negative ones is left out.
+
+    Raises:
+        IndexError: as PyTorch's operations, where an index has no position.
     """
     library = load(real)
     assert library is not None
@@ -113,8 +128,10 @@ def run(
         buffers[number] = (tensor.data_ptr(), client * tensor.itemsize, step * tensor.itemsize)
     current = np.zeros(program.buffers, np.int64)
     width = 0 if rows is None else inputs[rows][1]
-    library.run(
+    in_range = library.run(
         *(ctypes.c_void_p(program.code.ctypes.data), ctypes.c_int64(len(program.code))),
         *(ctypes.c_void_p(buffers.ctypes.data), ctypes.c_void_p(current.ctypes.data)),
         *map(ctypes.c_int64, (program.buffers, *shape, -1 if rows is None else program.inputs[rows], width)),
     )
+    if not in_range:
+        raise IndexError("index out of range in the kernel")
