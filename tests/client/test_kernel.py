@@ -184,21 +184,3 @@ def test_a_compiler_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.M
             choose_executor("kernel", build("mlp", (6,), 2), "cpu")
     finally:
         native.load.cache_clear()
-
-
-def test_the_number_of_programs_changes_no_bits(
-    programs: dict[str, dict[Any, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A full memory is emptied; a step never runs without the kernel because of what ran before."""
-    task, federation = (make() for make in tiny.TASKS["rows"])
-
-    def last() -> Report:
-        return [*run(tiny.method("fedrep", task, "rows"), federation, SOME, KERNEL)][-1]
-
-    first = last()
-    assert len(programs["steps"]) == 2
-    programs["steps"].clear()
-    monkeypatch.setattr(kernel_steps, "LIMIT", 1)
-    monkeypatch.setattr(kernel_forward, "LIMIT", 1)
-    assert_close(last().state, first.state, 0.0)
-    assert len(programs["steps"]) == 1
