@@ -427,7 +427,8 @@ def test_a_study_shows_every_setting_of_its_methods(name: str) -> None:
     """The value is the default of the class, or the study's own. The study does not repeat defaults."""
     own = catalogue.overlay(name, ROOT / "studies").get("methods", {})
     for method, block in expanded(name)["methods"].items():
-        defaults = {setting.name: setting.default for setting in METHODS[method].settings()}
+        given = {setting.name: setting.default for setting in METHODS[method].settings()}
+        defaults = {name: [*value] if isinstance(value, tuple) else value for name, value in given.items()}
         assert block == {**defaults, **own.get(method, {})}
         assert block.keys() - {"train", "evaluate"} == defaults.keys()
         assert [key for key, value in own.get(method, {}).items() if key in defaults and value == defaults[key]] == []
