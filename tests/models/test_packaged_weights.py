@@ -59,6 +59,24 @@ def test_a_package_is_found_and_its_file_has_a_digest(package: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "normalize", "line"),
+    [
+        (1, None, "normalize: standard, but word_vectors reads codes, which have no scale; use none"),
+        (4, "none", "model: word_vectors reads codes from -1 to 3, not 4; make them with encode_texts"),
+        (0.5, "none", "model: word_vectors reads codes from -1 to 3, not 0.5; make them with encode_texts"),
+    ],
+)
+def test_rows_that_are_no_codes_are_one_line(code: float, normalize: str | None, line: str, package: str) -> None:
+    """Scaled codes would be codes of other pieces, and those without a vector an error of PyTorch."""
+    rows = np.array(CODES * 8, dtype=float)
+    rows[-1, 0] = code
+    toy = fw.Federation.from_arrays(rows, [0, 1, 1] * 8, client=["a", "b"] * 12, normalize=normalize)
+    with pytest.raises(BadInput) as error:
+        fw.fit("fedavg", toy, model={"name": "word_vectors", "weights": package}, rounds=1)
+    assert str(error.value).startswith(line)
+
+
+@pytest.mark.parametrize(
     ("path", "words"),
     [
         ("", "model.weights: missing, the file of the vectors; for example weights: package:wordllama/weights"),

@@ -247,8 +247,8 @@ class MethodResult:
             folder: new, empty, or with an earlier export of the same method, data and client.
             client: name of the client.
             seed, model, refit: as in `predict`.
-            merge: of a model with an adapter, write the weights of the whole model, with low-rank adapters added.
-                False: the file of weights has what was trained alone, and the program has the frozen body.
+            merge: of a model with an adapter, write all weights, with low-rank adapters added. False: the file of
+                weights has what was trained alone, and the program has the frozen body.
 
         Raises:
             BadInput: an unknown client or seed, a folder with other content, or a model that cannot be exported.

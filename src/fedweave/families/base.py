@@ -93,8 +93,8 @@ def check_shared_part(method: Method, model: str, where: str) -> None:
         raise BadInput(
             where,
             f"{method.label} keeps every parameter of the model {model} at the client, so that nothing is "
-            "shared and it trains as Local does; take a model with a layer below its head, such as mlp, or leave "
-            f"{method.label} out",
+            "shared and it trains as Local does; take a model that trains a layer below its head, such as mlp, or "
+            f"leave {method.label} out",
         )
 
 

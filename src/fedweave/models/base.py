@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -57,6 +58,18 @@ class ClientModel(nn.Module, ABC):
 
         Raises:
             BadInput: one line that names the option, its value and the way out.
+        """
+
+    def check_rows(self, x: np.ndarray, scaling: str, where: str) -> None:
+        """Refuse rows that the model cannot read, before training.
+
+        Args:
+            x: the rows [M, ...] as the data set has them.
+            scaling: name of their normalisation.
+            where: place of the task in messages.
+
+        Raises:
+            BadInput: one line that names the value and the way out.
         """
 
     @abstractmethod

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedweave.client.regression import Forecast, RowForecast, RowRegression
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
+from fedweave.data.normalisation import parse_options
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, check_fit
 from fedweave.models import MODELS, ClientModel, build
@@ -31,9 +32,9 @@ def build_task(
         BadInput: the model does not fit the data.
     """
     _check_fit(run, dataset, named=model is None)
-    return _replace_metric(
-        run, partition, _build_default_task(run, dataset, partition, dtype, model), dataset.outputs or 2
-    )
+    task = _build_default_task(run, dataset, partition, dtype, model)
+    task.template.check_rows(dataset.x, parse_options(run.task.normalize)[0], f"tasks.{run.name}")
+    return _replace_metric(run, partition, task, dataset.outputs or 2)
 
 
 def _replace_metric(run: RunSpec, partition: Partition, task: Task, outputs: int) -> Task:
