@@ -84,6 +84,7 @@ REFUSED = [
     (Pair, "gives a tuple; return the outputs alone"),
     (Tied, "first.weight and third.weight are one parameter"),
     (nn.Flatten, "has no parameters to train"),
+    (lambda: nn.Linear(6, 3).requires_grad_(False), "every parameter is frozen; call requires_grad_"),
     (
         lambda shape, outputs: nn.Linear(6, outputs + 1),
         "gives outputs of shape [4, 4] for a batch of 4 where [4, 3] is needed",

@@ -320,6 +320,30 @@ def test_batch_norm_equals_torchs() -> None:
     torch.testing.assert_close(own.running_var, theirs.running_var)
 
 
+def test_the_head_of_a_network_with_a_parameter_of_its_own() -> None:
+    """It ends after its head, whose output it returns; the head is not the whole network."""
+
+    class Token(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(6))
+            self.body, self.fc = nn.Linear(6, 4), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(self.body(x + self.token).relu())
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Token()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x)
+
+    assert wrap(Token, (6,), 3).head == "model.fc"
+    assert wrap(Outer, (6,), 3).head == "net.fc"
+
+
 def test_a_wrapped_module_has_the_names_head_and_features_of_its_module() -> None:
     """Parameters keep their names. The head is the last layer that runs. The model is its head on its features."""
 

@@ -15,7 +15,14 @@ from torch.nn.parameter import is_lazy
 
 from fedweave.errors import BadInput
 from fedweave.models import adapters
-from fedweave.models.base import CONSTANTS, ClientModel, add_constants, find_shared_parameter, make_constants
+from fedweave.models.base import (
+    CONSTANTS,
+    ClientModel,
+    add_constants,
+    find_constants,
+    find_shared_parameter,
+    make_constants,
+)
 from fedweave.models.context import ForwardContext
 from fedweave.models.inputs import Layout, OneModule, call, describe, shapes
 from fedweave.models.keyed_functions import KeyedFunctions, may_draw
@@ -190,6 +197,7 @@ def wrap(
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
         module = _prepare(module, shape, name, inputs)
+        _check_trainable(module, name)
         if not adapter:
             _check_parameters(module, name)
         code = _hash(module, model if isinstance(model, nn.Module) else None, inputs)
@@ -245,11 +253,17 @@ def _prepare(module: nn.Module, shape: tuple[int, ...], name: str, inputs: Layou
     return OneModule(layers) if inputs else nn.Sequential(layers)
 
 
+def _check_trainable(module: nn.Module, name: str) -> None:
+    if any(True for _ in module.parameters()):
+        return
+    if find_constants(module):
+        raise BadInput(f"model: {name}: every parameter is frozen; call requires_grad_(True) on its head")
+    raise BadInput(
+        f"model: {name}: has no parameters to train; check that its layers are attributes, or in an nn.ModuleList"
+    )
+
+
 def _check_parameters(module: nn.Module, name: str) -> None:
-    if not any(True for _ in module.parameters()):
-        raise BadInput(
-            f"model: {name}: has no parameters to train; check that its layers are attributes, or in an nn.ModuleList"
-        )
     if pair := find_shared_parameter(module):
         raise BadInput(f"model: {name}: {pair[0]} and {pair[1]} are one parameter; give each layer its own")
 
@@ -272,7 +286,8 @@ def _inspect(
     order = [layer_name for layer_name, _ in calls]
     if head is not None and head not in order:
         raise BadInput(_head_error(head, f"does not run in the forward of {name}", dict.fromkeys(order)))
-    head_name = head or (order or owners)[-1]
+    # A network with parameters of its own, such as a class token, ends after its head and returns the head's output.
+    head_name = head or next((name for name, output in calls if output is calls[-1][1]), owners[-1])
     head_outputs = [output for layer_name, output in calls if layer_name == head_name]
     splits = (
         len(head_outputs) == 1

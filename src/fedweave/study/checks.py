@@ -227,8 +227,8 @@ def check_method(run: RunSpec, method: Method, where: str, capabilities: frozens
         _refuse(
             where,
             f"{METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
-            f"{run.task.dataset} with model {run.task.model['name']}{adapter} does not have; "
-            f"drop the run or change the task"
+            f"{run.task.dataset} with model {run.task.model['name']}{adapter} does not have; drop the run or change "
+            f"the task"
             f"{_declare(run) if 'batch_norm' in missing else ''}",
         )
 
