@@ -1,7 +1,10 @@
 """Forecasts and graphs for code from elsewhere: no target of a test row is within reach, and scores are equal."""
 
+import fcntl
 import json
+import os
 import re
+import subprocess
 import warnings
 from pathlib import Path
 
@@ -11,8 +14,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 
 import fedweave as fw
 from fedweave.contestants.exchange import write_task
-from fedweave.contestants.rows import ContestTask
-from fedweave.errors import BadInput
+from fedweave.contestants.origins import Origins, ask_functions
+from fedweave.contestants.rows import ContestClient, ContestTask
+from fedweave.contestants.sandbox import find_problem
+from fedweave.errors import BadInput, ContestantFailed
 from fedweave.methods import METHODS
 
 WINDOW, HORIZON = 4, 3
@@ -52,7 +57,14 @@ PROGRAMS = {
     "csv": LAST.replace(WRITE, TEXT),
     "early": START,
     "nan": LAST.replace("outputs=forecast(client, x)", "outputs=forecast(client, x) * (np.nan if k == 2 else 1)"),
+    "folder": LAST.replace("touch()", "mkdir()"),
+    "clean": LAST.replace("(output / f", "import shutil; shutil.rmtree(task); (output / f"),
 }
+LINK = """
+for client in about["clients"]:
+    (task / client["folder"] / "test-3.npz").symlink_to("VICTIM")
+"""
+LINKED = START.replace("    assert ", "    # ") + LINK + LAST.removeprefix(START)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -119,7 +131,54 @@ def test_forecasts_are_asked_for_one_origin_at_a_time(series: fw.Federation, tmp
     assert "nan: client 'Ann': test window 2: its prediction of row 0 is nan" in lost
     assert "early: it ended without a file done-0" in lost
     assert "array: client 'Ann': it gave no function for its test windows" in lost
-    assert len(comparison.lost) == 3
+    assert "folder: file done-0 of an origin: it cannot be used (Is a directory)" in lost
+    assert "clean: file test-1.npz of an origin: it cannot be used (No such file or directory)" in lost
+    assert len(comparison.lost) == 5
+
+
+@pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}")
+def test_windows_are_not_written_through_a_link_out_of_the_sandbox(series: fw.Federation, tmp_path: Path) -> None:
+    (victim := tmp_path / "victim").write_text("mine", encoding="utf-8")
+    (folder := tmp_path / "code").mkdir()
+    (folder / "linked.py").write_text(LINKED.replace("VICTIM", str(victim)), encoding="utf-8")
+    comparison = compare(series, [fw.contestants.program("python linked.py", folder=folder, sandbox=True)])
+    assert "Permission denied" in comparison.lost[0]
+    assert victim.read_text(encoding="utf-8") == "mine"
+
+
+def forecasts_of_one_client(windows: np.ndarray) -> ContestTask:
+    client = ContestClient("Ann", np.zeros((1, 2)), np.zeros((1, 1)), np.zeros((1, 2)), np.zeros((1, 1)), windows)
+    return ContestTask("pipe", "numbers", 1, (), "mae", False, 0, 1, (client,), forecasts=True)
+
+
+def test_a_program_that_never_reads_its_input_does_not_stop_fedweave(tmp_path: Path) -> None:
+    """A pipe takes some thousand numbers, and then writing waits for the program."""
+    task = forecasts_of_one_client(np.zeros((20_000, 2)))
+    with subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        (tmp_path / "clients" / "0").mkdir(parents=True)
+        os.write(process.stdin.fileno(), bytes(fcntl.fcntl(process.stdin, fcntl.F_GETPIPE_SZ)))
+        try:
+            with pytest.raises(ContestantFailed, match="it does not read its standard input"):
+                Origins(task, tmp_path, tmp_path).look(process)
+        finally:
+            process.kill()
+
+
+def test_a_function_gets_one_window_and_no_way_to_the_others() -> None:
+    x = np.zeros((3, 2))
+    task = forecasts_of_one_client(x)
+    seen: list[np.ndarray] = []
+
+    def forecast(window: np.ndarray) -> np.ndarray:
+        seen.append(window)
+        window += 1
+        return np.zeros((1, 1))
+
+    assert task.without_origins().clients[0].test_x.base is None
+    ask_functions(task, {"Ann": (np.zeros((1, 1)), forecast)})
+    assert [window.base is None for window in seen] == [True] * 3
+    assert not x.any()
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ class EstimatorRunner(Runner):
 
     def _predict_test(self, task: ContestTask, model: Any, x: np.ndarray) -> np.ndarray:
         """Of forecasts, one window at a time: the one after it contains its targets."""
-        parts = np.split(x, len(x)) if task.forecasts and len(x) else [x]
+        parts = [row[None].copy() for row in x] if task.forecasts and len(x) else [x]
         return np.concatenate([self._predict(task, model, part) for part in parts])
 
     def _predict(self, task: ContestTask, model: Any, x: np.ndarray) -> np.ndarray:

@@ -3,9 +3,10 @@
 At each origin the next window of every client is handed out, and its forecasts are taken before the one after it is.
 """
 
+import select
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from fedweave.contestants import checks, exchange
 from fedweave.contestants.rows import ContestAnswers, ContestTask
 from fedweave.errors import ContestantFailed
+from fedweave.files.atomic import FULL
 
 LOOK = 0.002  # seconds between two looks for the forecasts of an origin
 DONE = "done-{}"  # file by which a program says that its forecasts of an origin are there
@@ -55,7 +57,7 @@ def _windows(task: ContestTask, number: int) -> Iterator[tuple[int, np.ndarray]]
     """(position of a client, its window [1, ...]) at an origin."""
     for position, client in enumerate(task.clients):
         if number < len(client.test_x):
-            yield position, client.test_x[number : number + 1]
+            yield position, client.test_x[number : number + 1].copy()  # a view leads to the later ones
 
 
 def _check(task: ContestTask, position: int, number: int, value: Any) -> np.ndarray:
@@ -90,8 +92,12 @@ class Origins:
         """Take the forecasts of the present origin if they are there, and hand out the next one.
 
         Raises:
-            ContestantFailed: forecasts that cannot be read.
+            ContestantFailed: forecasts that cannot be read, a folder that it has changed, or nobody reads the numbers.
         """
+        with _own_files():
+            self._look(process)
+
+    def _look(self, process: "subprocess.Popen[bytes]") -> None:
         while self.number < 0 or (self.number < self.task.origins and self._is_done()):
             if self.number >= 0:
                 self._take()
@@ -101,6 +107,8 @@ class Origins:
                     place = exchange.client_folder(self.handed, position)
                     exchange.write_part(place, f"test-{self.number}", {"x": window}, self.task)
             assert process.stdin is not None
+            if not select.select([], [process.stdin], [], 0)[1]:
+                raise ContestantFailed("it does not read its standard input", "numbers of origins are waiting there")
             with suppress(OSError):  # it has ended
                 if self.number < self.task.origins:
                     process.stdin.write(f"{self.number}\n".encode())
@@ -115,7 +123,8 @@ class Origins:
             ContestantFailed: the program has ended before the last origin.
         """
         if self._is_done():
-            self._take()
+            with _own_files():
+                self._take()
             self.number += 1
         if self.number < self.task.origins:
             missing = DONE.format(max(self.number, 0))
@@ -136,4 +145,21 @@ class Origins:
             for folder in (place, exchange.client_folder(self.handed, position)):
                 for ending in exchange.ENDINGS:
                     (folder / f"{part}{ending}").unlink(missing_ok=True)
-        (self.output / DONE.format(self.number)).unlink()
+        (self.output / DONE.format(self.number)).unlink(missing_ok=True)
+
+
+@contextmanager
+def _own_files() -> Iterator[None]:
+    """A file that cannot be written, read or removed in the folders of a program is its own matter, if there is space.
+
+    Raises:
+        ContestantFailed: naming the file.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise
+        place = f"file {Path(str(error.filename)).name} of an origin"
+        problem = f"it cannot be used ({error.strerror}); write files, and leave the folder of the task as it is"
+        raise ContestantFailed(place, problem) from error

@@ -96,15 +96,16 @@ class ProgramRunner(Runner):
 
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         with tempfile.TemporaryDirectory(prefix="fedweave-contestant-", ignore_cleanup_errors=True) as temporary:
-            handed, output = Path(temporary, "task"), Path(temporary, "output")
+            handed, own = Path(temporary, "task"), Path(temporary, "own")
             exchange.write_task(task, handed, self.timeout)
-            output.mkdir()
+            (output := own / "output").mkdir(parents=True)
             python = environments.prepare(self.requirements) if self.requirements else Path(sys.executable)
             command = [str(python), *self.command[1:]] if self.command[0] in PYTHON else [*self.command]
-            words, env = [*command, str(handed), str(output)], self._environment(temporary, python)
+            words, env = [*command, str(handed), str(output)], self._environment(str(own), python)
             if self.sandbox:
                 words[0] = shutil.which(words[0], path=env.get("PATH")) or str(self.folder / words[0])
-                words = sandbox.wrap(words, [self.folder, *self.uses], [Path(temporary)])
+                # It cannot write to its task, where a link would lead what is written for it to other files.
+                words = sandbox.wrap(words, [self.folder, *self.uses, handed], [own])
             steps = Origins(task, handed, output) if task.forecasts else None
             reason = run_program(words, self.folder, env, self.timeout, self.memory, log, Path(temporary), steps)
             if reason:

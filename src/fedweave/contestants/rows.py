@@ -101,7 +101,7 @@ class ContestTask:
         """This task as code from elsewhere gets it first: without the test windows of forecasts."""
         if not self.forecasts:
             return self
-        return replace(self, clients=tuple(replace(one, test_x=one.test_x[:0]) for one in self.clients))
+        return replace(self, clients=tuple(replace(one, test_x=one.test_x[:0].copy()) for one in self.clients))
 
 
 @dataclass(frozen=True, eq=False)
