@@ -218,3 +218,14 @@ def test_a_map_has_edges_for_sparse_graphs_only() -> None:
     weights[0, 1, 0] = weights[1, 2, 5] = -0.3
     assert graphs.edges(weights, 8).T.tolist() == [[0, 1], [2, 5]]
     assert graphs.edges(np.ones((1, 8, 8)), 8).size == 0
+
+
+def test_small_traffic_is_not_none() -> None:
+    """Adapters send hundredths of a MiB, which one decimal would show as 0.0."""
+    assert [results.format_mib(mib) for mib in (0.0, 0.0123, 0.1, 12.34, 1234.5)] == [
+        "0.0",
+        "0.012",
+        "0.1",
+        "12.3",
+        "1,234.5",
+    ]

@@ -172,7 +172,7 @@ def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
         return Answer("Deploy", str(better["method"].iloc[0]), f"{which} that is shown to be better than Local", "win")
     sent = equal["bytes_up"] + equal["bytes_down"]
     row = equal.loc[sent.idxmin()]
-    traffic = f"{sent.min() / results.MIB:,.1f} MiB a seed"
+    traffic = f"{results.format_mib(sent.min() / results.MIB)} MiB a seed"
     if len(equal) > 1:
         return Answer(
             "Deploy", str(row["method"]), f"the least traffic ({traffic}) of {len(equal)} equivalent methods", "win"

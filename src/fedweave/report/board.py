@@ -10,7 +10,7 @@ from fedweave import results
 from fedweave.errors import format_count
 from fedweave.graphs.quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, SOURCES, VARIATION
 from fedweave.plots import SeriesStyle
-from fedweave.results import EMPTY, Run, format_interval, format_score, published, statistics
+from fedweave.results import EMPTY, Run, format_interval, format_mib, format_score, published, statistics
 from fedweave.results.formats import format_change, format_change_interval, with_minus_sign
 from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, assign_marks, control_column, control_tests, outcome
 from fedweave.results.verdicts import describe_needed
@@ -174,7 +174,9 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
         return "< 0.001" if value < 0.001 else f"{value:.3f}"
     if key in GRAPHS:
         return with_minus_sign(f"{value:.2f}")
-    if key in ("mib", "seconds"):
+    if key == "mib":
+        return format_mib(value)
+    if key == "seconds":
         return f"{value:,.1f}"
     if key == "printed":
         return format_score(value, row["published_std"], row["metric"])

@@ -2,7 +2,7 @@
 
 from fedweave.graphs.quality import AUC, MEANING, VARIATION
 from fedweave.results.cohorts import JOINED, cohorts
-from fedweave.results.formats import AS_WRITTEN, EMPTY, format_interval, format_score
+from fedweave.results.formats import AS_WRITTEN, EMPTY, format_interval, format_mib, format_score
 from fedweave.results.parts import average_parts, part_numbers, scores_by_method
 from fedweave.results.quantities import measures, reported_graphs
 from fedweave.results.references import (
@@ -75,6 +75,7 @@ __all__ = [
     "dvc_metrics",
     "evaluated_rounds",
     "format_interval",
+    "format_mib",
     "format_score",
     "graphs",
     "graphs_by_seed",

@@ -22,6 +22,11 @@ def format_score(value: float, spread: float, metric: str) -> str:
     return f"{value:z.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
 
 
+def format_mib(mib: float) -> str:
+    """MiB for people: one decimal, or two digits where that would be 0.0."""
+    return f"{mib:,.1f}" if mib >= 0.1 or not mib else f"{mib:.2g}"
+
+
 def name_score(text: str, metric: str) -> str:
     """A score as text with its unit, or else with the name of its metric: "71.5 %", "mse 0.22"."""
     return f"{text}{unit(metric)}" if unit(metric) else f"{metric} {text}"

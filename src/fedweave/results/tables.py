@@ -15,7 +15,7 @@ from fedweave.graphs.setting import is_control
 from fedweave.metrics import Margin, clip
 from fedweave.results import published, ranking, statistics
 from fedweave.results.cohorts import cohorts, newcomers
-from fedweave.results.formats import format_interval, format_score
+from fedweave.results.formats import format_interval, format_mib, format_score
 from fedweave.results.gains import gains
 from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MARKS, SYMBOLS, add_marks, control_column
 from fedweave.results.parts import scores_by_method
@@ -350,7 +350,7 @@ def leaderboard_rows(frame: pd.DataFrame) -> Iterator[dict[str, str]]:
                     name: format_score(row.get(name, np.nan), np.nan, row["metric"])
                     for name in ("pooled", "pre", "post", "worst10", "client_std")
                 },
-                "mib": f"{(row['bytes_up'] + row['bytes_down']) / MIB:,.1f}",
+                "mib": format_mib((row["bytes_up"] + row["bytes_down"]) / MIB),
                 "seconds": f"{row['seconds']:,.1f}",
                 "published": format_score(row["published_mean"], row["published_std"], row["metric"]),
             }
