@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,8 +104,8 @@ def without_pictures_of_labels() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def keep_methods() -> Iterator[None]:
+@contextmanager
+def _same_methods() -> Iterator[None]:
     """The table of methods as before: contestants are listed in it while they are compared."""
     from fedweave.methods import METHODS
 
@@ -112,6 +113,20 @@ def keep_methods() -> Iterator[None]:
     yield
     METHODS.clear()
     METHODS.update(before)
+
+
+@pytest.fixture
+def keep_methods() -> Iterator[None]:
+    """The table of methods is the same after a test."""
+    with _same_methods():
+        yield
+
+
+@pytest.fixture(scope="module")
+def keep_methods_of_module() -> Iterator[None]:
+    """The table of methods is the same after a module."""
+    with _same_methods():
+        yield
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from fedweave.contestants import declared
 from fedweave.errors import BadInput, format_count
 from fedweave.families.weaving import Weaving
 from fedweave.files import weights
-from fedweave.files.atomic import write_table
+from fedweave.files.atomic import digest_file, write_table
 from fedweave.graphs import setting as graph_settings
 from fedweave.methods import METHODS
-from fedweave.runs import dependencies, graph_controls
+from fedweave.runs import graph_controls
 from fedweave.study import outside, search_spaces, validate, variants
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec, nest, read_yaml
 
@@ -37,7 +37,7 @@ def main(name: str) -> None:
     pattern = "*" if name.startswith((CONTESTANT, WEIGHTS)) else "collaboration-*.npz"
     files = [file for file in sorted(source.rglob(pattern)) if file.is_file()] if source.is_dir() else [source]
     files = [file for file in files if "__pycache__" not in file.parts]
-    rows = ((str(file), dependencies.file_digest(file)) for file in files)
+    rows = ((str(file), digest_file(file)) for file in files)
     write_table(paths.CODE / "packages" / f"{name}.csv", ("file", "digest"), rows)
 
 

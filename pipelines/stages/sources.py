@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import digest_file, write_atomic
 from fedweave.runs import dependencies, graph_files
 from fedweave.study import model_files, validate
 from fedweave.study.call_cache import cache_calls
@@ -104,7 +104,7 @@ def _graph_digests(study: StudySpec, run: RunSpec) -> dict[str, str]:
         other = study.run(key)
         search = json.dumps([study.tune.budget, study.tune.spaces.get(other.method)])
         return {f"replayed {key}": f"{other.fingerprint()} {dependencies.run_digest(other)} {search}"}
-    files = {str(file): dependencies.file_digest(file) for file in graph_files.files_of(run)}
+    files = {str(file): digest_file(file) for file in graph_files.files_of(run)}
     if digest := run.task.model.get(model_files.DIGEST):
         files[f"weights {run.task.model['weights']}"] = str(digest)
     return files | {f"{name} {run.method}": text for name, text in dependencies.outside_digest(run).items()}

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from fedweave import boards
-from fedweave.boards.board import digest_file
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput
+from fedweave.files.atomic import digest_file
 from fedweave.pipelines.commands.boards import submit as command
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "board"

@@ -15,9 +15,9 @@ from torch import nn
 import fedweave as fw
 from fedweave.contestants.exchange import write_task
 from fedweave.errors import BadInput
-from fedweave.methods import METHODS
 from tests import convex
 
+pytestmark = pytest.mark.usefixtures("keep_methods_of_module")
 CLIENTS, ROWS, ROUNDS, RATE = 4, 60, 30, 0.5
 
 FEDAVG = """
@@ -54,15 +54,6 @@ np.savetxt(out / "graph.csv", np.full((len(clients), len(clients)), 1 / len(clie
 (out / "curves.csv").write_text("round,name,value\\n1,mine,0.5\\n2,mine,0.25\\n")
 print("finished")
 """.replace("RATE", str(RATE))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _keep_methods():
-    """Contestants are listed among the methods while they are compared."""
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from fedweave.contestants.origins import Origins, ask_functions
 from fedweave.contestants.rows import ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput, ContestantFailed
-from fedweave.methods import METHODS
 
+pytestmark = pytest.mark.usefixtures("keep_methods_of_module")
 WINDOW, HORIZON = 4, 3
 PAGE = Path(__file__).parents[2].joinpath("docs", "contestants.md").read_text(encoding="utf-8")
 START = """
@@ -65,14 +65,6 @@ for client in about["clients"]:
     (task / client["folder"] / "test-3.npz").symlink_to("VICTIM")
 """
 LINKED = START.replace("    assert ", "    # ") + LINK + LAST.removeprefix(START)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _keep_methods():
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
 
 
 @pytest.fixture(scope="module")

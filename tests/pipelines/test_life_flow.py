@@ -19,10 +19,8 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest
 ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
 
 
-def test_a_night_reports_drift_once(reporting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The night that evaluates the delivery, and no later one."""
-    monkeypatch.chdir(tmp_path)
-    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+def begin() -> None:
+    """Begin a life in the current folder, with the files of its weeks."""
     fw.Lifecycle.begin(
         "life",
         source="week-*.csv",
@@ -34,6 +32,13 @@ def test_a_night_reports_drift_once(reporting: str, tmp_path: Path, monkeypatch:
         train={"lr": 0.1},
         model={"name": "linear"},
     )
+
+
+def test_a_night_reports_drift_once(reporting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The night that evaluates the delivery, and no later one."""
+    monkeypatch.chdir(tmp_path)
+    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+    begin()
     told = list[tuple[str, int, list[str]]]()
     monkeypatch.setattr(notifications, "report_drift", lambda *words: told.append(words))
     night("life")
@@ -53,17 +58,7 @@ def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     Path("week-1.csv").write_text(ROWS, encoding="utf-8")
     Path("week-2.csv").write_text(ROWS[:-5], encoding="utf-8")
-    fw.Lifecycle.begin(
-        "life",
-        source="week-*.csv",
-        client="site",
-        label="late",
-        key="id",
-        methods="local",
-        rounds=1,
-        train={"lr": 0.1},
-        model={"name": "linear"},
-    )
+    begin()
     state = night("life", return_state=True)
     assert state.is_completed(), state.message
     with get_client(sync_client=True) as client:

@@ -12,7 +12,7 @@ from fedweave import contestants
 from fedweave.contestants import NAME
 from fedweave.contestants.entry import Contestant
 from fedweave.errors import BadInput, format_value, relocate
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import digest_file, write_atomic
 from fedweave.own_data.federation import Federation
 from fedweave.settings import AtLeast
 from fedweave.study.config import construct
@@ -246,9 +246,3 @@ def digest_folder(folder: Path) -> str:
     """SHA-256 of names and contents of the files of a contestant."""
     lines = [f"{digest_file(folder / file)}  {file.as_posix()}\n" for file in list_files(folder)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def digest_file(file: Path) -> str:
-    """SHA-256 of a file."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()

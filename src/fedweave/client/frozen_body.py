@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from fedweave.models.base import ClientModel, find_constants
+from fedweave.models.base import ClientModel, find_constants, is_below
 from fedweave.models.keyed_layers import KeyedLayer
 
 
@@ -11,23 +11,17 @@ def has_frozen_body(network: ClientModel) -> bool:
 
     No parameter below the head is trained and no buffer there changes, and the outputs are those of the head.
     """
-    below_head = _below_head(network)
-    names = {name for name, _ in (*network.named_parameters(), *network.named_buffers())}
+    names = (name for name, _ in (*network.named_parameters(), *network.named_buffers()))
+    below_head = {name for name in names if not is_below(name, network.head)}
     constants = below_head & {*find_constants(network)}
     heads = (layer for name in network.head for layer in network.get_submodule(name).modules())
     return (
         network.reads == "rows"
         and network.splits
         and bool(constants)
-        and below_head & names == constants
+        and below_head == constants
         and not any(isinstance(layer, KeyedLayer) for layer in heads)
     )
-
-
-def _below_head(network: ClientModel) -> set[str]:
-    """Names of all tensors that are not of the head."""
-    names = (name for name, _ in (*network.named_parameters(), *network.named_buffers()))
-    return {name for name in names if not any(name.startswith(f"{part}.") for part in network.head)}
 
 
 class HeadModel(ClientModel):

@@ -3,6 +3,7 @@
 import csv
 import errno
 import fcntl
+import hashlib
 import io
 import os
 import stat
@@ -239,3 +240,9 @@ def remove_temporary_files(folder: Path, pattern: str = "*") -> None:
     for path in folder.glob(f".{pattern}"):
         with suppress(IsADirectoryError, PermissionError):
             path.unlink()
+
+
+def digest_file(file: Path) -> str:
+    """SHA-256 of a file."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

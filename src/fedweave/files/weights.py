@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput, format_value
+from fedweave.files.atomic import digest_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,8 +89,7 @@ def digest(path: str | Path, architecture: str = "") -> str:
 @lru_cache(maxsize=32)
 def _file_digest(file: Path, _time: int, _size: int) -> str:
     """A hash of a file; its time and size are part of the key of the cache."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return digest_file(file)
 
 
 def read(path: str | Path, architecture: str = "") -> dict[str, "Tensor"]:

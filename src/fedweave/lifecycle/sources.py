@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedweave.errors import BadInput
+from fedweave.files.atomic import digest_file
 from fedweave.own_data import user_files
 
 if TYPE_CHECKING:
@@ -148,8 +149,7 @@ def _find(pattern: str) -> Iterator[Reading]:
     if not (files := [file for file in files if file.is_file()]):
         raise BadInput("source", f"no file is {pattern!r}, seen from {Path.cwd()}; put the pattern into quotes")
     for file in sorted(files, key=lambda file: [int(word) if word.isdigit() else word for word in _words(file)]):
-        with file.open("rb") as content:
-            yield Reading(str(file), file, hashlib.file_digest(content, "sha256").hexdigest())
+        yield Reading(str(file), file, digest_file(file))
 
 
 def _words(file: Path) -> list[str]:

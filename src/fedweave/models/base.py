@@ -15,9 +15,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedweave.errors import BadInput
 from fedweave.tensors.trees import is_mapped
 
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of batch normalisation
 CONSTANTS = "_constants"  # the attribute of a module with the names of those of its buffers that are constants
 Inputs = Any
 """A batch [B, ...], or for graph clients the tuple (x [V, F], edges [3, E], weight [E])."""
+
+
+def is_below(name: str, modules: Iterable[str]) -> bool:
+    """Whether the tensor `name` belongs to one of `modules`, or is named itself."""
+    return any(name == module or name.startswith(f"{module}.") for module in modules)
 
 
 class ClientModel(nn.Module, ABC):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.files import weights
+from fedweave.models.base import is_below
 
 UNUSED = "num_batches_tracked"  # of batch normalisation with a constant momentum
 DIGESTS = "_weight_digests"  # the attribute of a module with the digests of the files that it was loaded from
@@ -42,13 +43,13 @@ def load_weights(
     """
     left_out = tuple([without] if isinstance(without, str) else without)
     own = {key: value for key, value in module.state_dict().items() if not key.endswith(UNUSED)}
-    wanted = {key: value for key, value in own.items() if not _is_below(key, left_out)}
+    wanted = {key: value for key, value in own.items() if not is_below(key, left_out)}
     given = {key: value for key, value in weights.read(path, architecture).items() if not key.endswith(UNUSED)}
     given = _align(given, own)
-    if any(key not in given or given[key].shape != own[key].shape for key in own if head and _is_below(key, [head])):
+    if any(key not in given or given[key].shape != own[key].shape for key in own if head and is_below(key, [head])):
         left_out = (*left_out, head)
-        wanted = {key: value for key, value in own.items() if not _is_below(key, left_out)}
-    given = {key: value for key, value in given.items() if not _is_below(key, left_out)}
+        wanted = {key: value for key, value in own.items() if not is_below(key, left_out)}
+    given = {key: value for key, value in given.items() if not is_below(key, left_out)}
     if problems := [*_differences(given, wanted)]:
         raise BadInput(f"{name}: weights: {path}", f"do not fit: {'; '.join(problems)}")
     with torch.no_grad():
@@ -62,11 +63,6 @@ def load_weights(
 def digests(module: nn.Module) -> tuple[str, ...]:
     """The digests of all files from which `module` or a part of it was loaded."""
     return tuple(text for part in module.modules() for text in part.__dict__.get(DIGESTS, ()))
-
-
-def _is_below(key: str, layers: Iterable[str]) -> bool:
-    """Whether the tensor `key` belongs to one of `layers`."""
-    return any(key == layer or key.startswith(f"{layer}.") for layer in layers)
 
 
 def _align(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedweave.errors import BadInput, choose
-from fedweave.models.base import add_constants
+from fedweave.models.base import STATISTICS, add_constants
 from fedweave.models.own_module import OwnModule, WrappedModule
 from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import model
@@ -19,7 +19,6 @@ from fedweave.settings import AtLeast, AtMost
 from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.torchvision import declare_operators
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of batch normalisation
 # Without their auxiliary outputs, which exist in training only; the layers of these in files of weights
 AUXILIARY = {"googlenet": ("aux1", "aux2"), "inception_v3": ("AuxLogits",)}
 

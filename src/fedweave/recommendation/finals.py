@@ -17,6 +17,7 @@ from fedweave.comparison.plan import Plan
 from fedweave.comparison.progress import Callback
 from fedweave.engine.start import begin
 from fedweave.metrics import Margin, clip
+from fedweave.models.base import STATISTICS
 from fedweave.own_data.federation import Federation
 from fedweave.recommendation.candidates import Candidate, build_plan, graph_controls
 from fedweave.recommendation.subsets import subsample_training
@@ -28,7 +29,6 @@ from fedweave.tensors import trees
 EVALUATIONS = 25  # of a final run
 SHARES = (0.25, 0.5)  # of the training rows, for the learning curve
 FLOAT = 4  # bytes
-BATCH_NORM_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,7 +190,7 @@ def has_one_model(run: Run) -> bool:
 
 
 def _are_identical(models: Any) -> bool:
-    weights = {name: value for name, value in models.items() if not name.endswith(BATCH_NORM_STATISTICS)}
+    weights = {name: value for name, value in models.items() if not name.endswith(STATISTICS)}
     return all(bool((leaf == leaf[:1]).all()) for leaf in trees.tree_leaves(weights))
 
 

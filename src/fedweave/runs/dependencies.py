@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.data import DATASETS, PARTITIONS
+from fedweave.files.atomic import digest_file
 from fedweave.methods import METHODS
 from fedweave.metrics import METRICS
 from fedweave.models import MODELS
@@ -112,7 +113,7 @@ def inputs_digest(run: RunSpec, root: Path | None = Path("data")) -> str:
     )
     # A missing file is refused where it is read. It can also be missing for a moment, while a stage writes it again.
     paths = [path for path in (*partition_files, *graph_files.files_of(run)) if path.is_file()]
-    digests = {path.name: file_digest(path) for path in paths} | outside_digest(run)
+    digests = {path.name: digest_file(path) for path in paths} | outside_digest(run)
     return hashlib.sha256(json.dumps(digests, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -128,11 +129,6 @@ def list_digests(files: Iterable[Path]) -> Mapping[str, Any]:
     for file in sorted(files):
         digests.setdefault(label(file), []).append(read_source(file).digest)
     return {name: " ".join(texts) for name, texts in digests.items()}
-
-
-def file_digest(path: Path) -> str:
-    """A hash of a data file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _package_paths(names: Iterable[str]) -> list[Path]:

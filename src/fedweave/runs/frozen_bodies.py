@@ -22,7 +22,9 @@ from fedweave.client.frozen_body import HeadModel
 from fedweave.client.task import RowClassification
 from fedweave.engine.clients import Clients
 from fedweave.engine.protocol import Method
+from fedweave.errors import BadInput
 from fedweave.files import stored
+from fedweave.files.atomic import atomic_path
 from fedweave.models import ClientModel
 from fedweave.processes.forks import can_train_in_forks, map_jobs
 from fedweave.processes.parallel import cores
@@ -65,16 +67,11 @@ def _stored_features(task: RowClassification, x: Tensor, device: str) -> Tensor:
     folder = stored.folder() / FEATURES
     file = folder / f"{_digest(task, x, device)}.npy"
     if not file.is_file():
-        temporary = file.with_suffix(f".{os.getpid()}")
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _write(temporary, _compute(task, x, device), len(x))
-            temporary.replace(file)
-        except OSError:  # no such folder, or no space
+            with atomic_path(file) as temporary:
+                _write(temporary, _compute(task, x, device), len(x))
+        except (BadInput, OSError):  # no such folder, or no space
             return torch.cat([*_compute(task, x, device)])
-        finally:
-            with suppress(OSError):
-                temporary.unlink(missing_ok=True)
     _remove_old(folder, file)
     return torch.from_numpy(np.load(file, mmap_mode="c", allow_pickle=False))
 

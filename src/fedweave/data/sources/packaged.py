@@ -1,12 +1,12 @@
 """Data files inside Python packages of the optional groups `datasets` and `natural`: paths, and a check of digests."""
 
-import hashlib
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
+from fedweave.files.atomic import digest_file
 
 
 class PackagedFile(NamedTuple):
@@ -78,7 +78,4 @@ def packaged_files(name: str) -> Iterator[Path]:
 
 def _is_known(path: Path, file: PackagedFile) -> bool:
     """Whether `path` has the recorded size and sha256; a file of another size is not read."""
-    if not path.is_file() or path.stat().st_size != file.bytes:
-        return False
-    with path.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
+    return path.is_file() and path.stat().st_size == file.bytes and digest_file(path) == file.sha256

@@ -11,16 +11,17 @@ from fedweave.errors import BadInput, choose, format_value, suggest
 from fedweave.models.adapters.low_rank import adapter_name, add_low_rank, matrix_shape
 from fedweave.models.base import (
     CONSTANTS,
+    STATISTICS,
     add_constants,
     find_norms,
     has_running_moments,
+    is_below,
     is_named,
     make_constants,
     parts,
 )
 from fedweave.settings import AtLeast, Size
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 Block = str | Mapping[str, Any] | None
 """The name of an adapter, or a mapping such as {"name": "lora", "rank": 8}, or None."""
 Weights = dict[str, tuple[nn.Module, str]]
@@ -193,13 +194,13 @@ def insert(adapter: TrainedPart, network: nn.Module, head: Iterable[str], where:
     make_constants(network)
     if not adapter.moves_statistics:
         for path, layer in network.named_modules():
-            if has_running_moments(layer) and not _inside({f"{path}."}, head):
+            if has_running_moments(layer) and not is_below(path, head):
                 add_constants(layer, STATISTICS)
 
 
 def _inside(names: Iterable[str], modules: Iterable[str]) -> set[str]:
     """The `names` of tensors in one of `modules`."""
-    return {name for name in names if any(name.startswith(f"{module}.") for module in modules)}
+    return {name for name in names if is_below(name, modules)}
 
 
 def _found(names: set[str], what: str, where: str) -> set[str]:
