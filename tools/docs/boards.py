@@ -70,7 +70,8 @@ def copy_board(study: str) -> None:
     tables = {ending: _read(study, name) for ending, name in FILES.items()}
     if (paths.RESULTS / study / "cohorts.csv").is_file():
         rows = _read(study, "cohorts.csv")
-        tables[NEWCOMERS_ENDING] = rows[(rows["cohort"] == NEWCOMERS) & rows["reported"]]
+        rows = rows[(rows["cohort"] == NEWCOMERS) & rows["reported"]]
+        tables |= {NEWCOMERS_ENDING: rows} if len(rows) else {}
     FOLDER.mkdir(parents=True, exist_ok=True)
     for ending, rows in tables.items():
         target = FOLDER / f"{study}{ending}"
