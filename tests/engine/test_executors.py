@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedweave.client.task import RowClassification, Task
+from fedweave.engine import executors
 from fedweave.engine.engine import run_round
 from fedweave.engine.evaluation import evaluate
 from fedweave.engine.executors import Batched, Executor, Loop, describe
@@ -109,6 +110,20 @@ def test_a_smaller_chunk_warns_once_and_is_used_again() -> None:
     assert room["refused"] == 1
     assert describe(executor) == "batched, 2 clients at once"
     assert executor == Batched()
+
+
+def test_evaluation_takes_as_many_clients_as_a_limit_of_rows_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With memory for the rows of two clients, an evaluation that may take these never fails for want of memory."""
+    task = RowClassification(lambda: NarrowMLP((6,), tiny.CLASSES, hidden=5), torch.float64)
+    method, federation = replace(tiny.method("local", tiny.rows_task(), "rows"), task=task), tiny.rows_federation()
+    state, settings = begin(method, federation, 0, Loop()), Settings(rounds=1)
+    rows = federation.val.shape[1] + federation.test.shape[1]
+    monkeypatch.setattr(executors, "EVALUATED", 3 * rows - 1)
+    room["clients"] = 2
+    scores = evaluate(method, state, federation, settings, Batched())[0]["pre"]["test"]
+    assert room["refused"] == 0
+    expected = evaluate(method, state, federation, settings, Loop())[0]["pre"]["test"]
+    torch.testing.assert_close(scores, expected, rtol=1e-12, atol=0)
 
 
 def test_the_chunk_is_halved_until_it_fits() -> None:

@@ -74,7 +74,7 @@ def _scores(method: Method, models: Tree, executor: Executor, cohort: Cohort) ->
     with guard, use_fast_products([*method.network.parameters()]):
         if method.task.scoring is not None:
             return predictions.scores(method, models, executor, cohort)
-        return executor.map(score, (models,), cohort)
+        return executor.for_evaluation(cohort).map(score, (models,), cohort)
 
 
 def _replace_nonfinite(post: Tree, pre: Tree) -> Tree:

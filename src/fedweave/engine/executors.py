@@ -9,7 +9,7 @@ import gc
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
@@ -38,6 +38,7 @@ LONG = 5_000
 # Layers whose steps the kernel takes as a whole.
 COVERED = {nn.Linear, nn.Embedding, GRUCell, Readout}
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+EVALUATED = 100_000  # rows that stacked clients evaluate at once: a recurrent model keeps 10 kB for each of them
 
 
 class Executor(ABC):
@@ -58,6 +59,10 @@ class Executor(ABC):
             stacked: trees with a leading axis [P, ...].
             cohort: the P participants.
         """
+
+    def for_evaluation(self, cohort: Cohort) -> "Executor":
+        """This executor, for a function that takes all validation and test rows of a client of `cohort` at once."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -132,6 +137,10 @@ class Batched(Executor):
                 stacklevel=2,
             )
         return trees.concat(parts)
+
+    def for_evaluation(self, cohort: Cohort) -> "Batched":
+        rows = cohort.federation.val.shape[1] + cohort.federation.test.shape[1]
+        return replace(self, chunk=min(self.chunk or len(cohort), max(1, EVALUATED // max(1, rows))))
 
     def _run_chunk(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
         padded = bool((part.plan < 0).any())

@@ -39,7 +39,7 @@ def predict_clients(
         outputs = method.predict(model, data, torch.cat(parts)).split([len(rows) for rows in parts])
         return {part: _pad(values, len(getattr(data, part))) for part, values in zip(PARTS, outputs, strict=True)}
 
-    outputs = executor.map(predict, (models,), cohort)
+    outputs = executor.for_evaluation(cohort).map(predict, (models,), cohort)
     return {
         part: [
             _client_predictions(method.task, cohort.client_data(i), part, values)

@@ -1,0 +1,107 @@
+"""What the tables of the papers that were not run would cost: `python -m benchmarks.paper_costs`.
+
+For every printed column without a number of ours whose data are at hand, it measures a few local steps of FedAvg on
+this machine, on one core, and multiplies by the local steps of the whole budget. Evaluation, the server and what a
+method trains beside its local steps are not in it. It writes docs/reproduction/costs.csv, from which the ledger takes
+its estimates. Data sets are downloaded to data/raw.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from math import ceil
+from typing import NamedTuple
+
+import pandas as pd
+
+from fedweave import data
+from fedweave.data.base import Partition
+from fedweave.engine.engine import run_round
+from fedweave.engine.schedule import sample_size
+from fedweave.engine.start import begin
+from fedweave.pipelines import paths
+from fedweave.pipelines.processes import run_main
+from fedweave.processes.forks import one_thread
+from fedweave.results import published
+from fedweave.runs.build import PreparedRun, prepare
+from fedweave.study import catalogue, spec
+from tools.docs import ledger
+from tools.pages import store
+
+CSV = ledger.FOLDER / "costs.csv"
+FEW, MORE = 2, 6  # local steps of the two rounds whose difference is measured
+CLIENTS = 2  # that train in them
+
+
+class Cost(NamedTuple):
+    """The cost of FedAvg on one printed column. `minutes` are core-minutes of one seed."""
+
+    study: str
+    task: str
+    dataset: str
+    setting: str
+    seeds: int
+    local_steps: int
+    milliseconds: float
+    minutes: float
+
+
+def main() -> None:
+    """Measure all columns and write the table."""
+    rows = [row for row in ledger.build() if row.state == ledger.NOT_RUN]
+    missing = {(row.paper, row.table, row.dataset, row.setting) for row in rows}
+    with one_thread():
+        store(pd.DataFrame([measure(*column) for column in _tasks(missing)]), CSV)
+
+
+def _tasks(missing: set[tuple[str, str, str, str]]) -> Iterator[tuple[spec.RunSpec, str, str]]:
+    """(a run of FedAvg, data set, setting) of each column of `missing` that a study has, the first study of a table."""
+    for paper in published.PAPERS:
+        names = [name for name in catalogue.studies() if name.startswith(f"{paper}/") and "reduced" not in name]
+        for name in sorted(names, key=len):
+            study = spec.parse(catalogue.expand(name), name)
+            for key, run in study.runs.items():
+                task = study.tasks[run.task]
+                if not task.published:
+                    continue
+                column = published.reference(task.published, task.dataset, task.setting)[:4]
+                if column in missing and task.dataset not in ledger.MISSING_DATA:
+                    missing.discard(column)
+                    yield replace(study.run(key), method="fedavg", options={}), column[2], column[3]
+
+
+def measure(run: spec.RunSpec, dataset: str, setting: str) -> Cost:
+    """The cost of `run`, whose printed column has these names."""
+    data.download(run.task.dataset, paths.RAW)
+    content = data.load(run.task.dataset, paths.RAW)
+    partition = data.partition(content, **data.splits(run.task.partition)[0])
+    prepared = prepare(run, content, partition)
+    _seconds(prepared, FEW)
+    milliseconds = 1e3 * (_seconds(prepared, MORE) - _seconds(prepared, FEW)) / CLIENTS / (MORE - FEW)
+    steps = _local_steps(run, partition)
+    print(f"{run.study} {run.name}: {steps:,} local steps of {milliseconds:.2f} ms", flush=True)
+    minutes = steps * milliseconds / 60e3
+    return Cost(run.study, run.name, dataset, setting, len(run.seeds), steps, milliseconds, minutes)
+
+
+def _local_steps(run: spec.RunSpec, partition: Partition) -> int:
+    """Local steps of all clients in the whole budget of one seed."""
+    sizes = [len(rows) for rows in partition.train]
+    batch = run.train.batch_size or max(sizes)
+    epoch = sum(ceil(size / batch) for size in sizes) / len(sizes)
+    a_round = run.train.steps or run.train.epochs * epoch
+    return round(run.train.rounds * sample_size(run.train.participation, len(sizes)) * a_round)
+
+
+def _seconds(prepared: PreparedRun, steps: int) -> float:
+    """Processor seconds of one round with so many local steps of a few clients."""
+    training = replace(prepared.method.training, steps=steps)
+    method, settings = replace(prepared.method, training=training), replace(prepared.settings, participation=CLIENTS)
+    state = begin(method, prepared.federation, 0, prepared.executor)
+    start = time.process_time()
+    run_round(method, state, prepared.federation, settings, prepared.executor)
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    run_main(main)
