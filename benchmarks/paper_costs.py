@@ -28,6 +28,7 @@ from fedweave.study import catalogue, spec
 from tools.docs import ledger
 from tools.pages import store
 
+Column = tuple[str, str, str, str]  # paper, table, data set, setting
 CSV = ledger.FOLDER / "costs.csv"
 FEW, MORE = 2, 6  # local steps of the two rounds whose difference is measured
 CLIENTS = 2  # that train in them
@@ -36,11 +37,11 @@ CLIENTS = 2  # that train in them
 class Cost(NamedTuple):
     """The cost of FedAvg on one printed column. `minutes` are core-minutes of one seed."""
 
-    study: str
-    task: str
+    paper: str
+    table: str
     dataset: str
     setting: str
-    seeds: int
+    study: str
     local_steps: int
     milliseconds: float
     minutes: float
@@ -51,37 +52,43 @@ def main() -> None:
     rows = [row for row in ledger.build() if row.state == ledger.NOT_RUN]
     missing = {(row.paper, row.table, row.dataset, row.setting) for row in rows}
     with one_thread():
-        store(pd.DataFrame([measure(*column) for column in _tasks(missing)]), CSV)
+        measured: dict[str, float] = {}
+        store(pd.DataFrame([measure(*column, measured) for column in _tasks(missing)]), CSV)
 
 
-def _tasks(missing: set[tuple[str, str, str, str]]) -> Iterator[tuple[spec.RunSpec, str, str]]:
-    """(a run of FedAvg, data set, setting) of each column of `missing` that a study has, the first study of a table."""
+def _tasks(missing: set[Column]) -> Iterator[tuple[spec.RunSpec, Column]]:
+    """A run of FedAvg for each column of `missing` that a study has; the study of a table comes first."""
     for paper in published.PAPERS:
         names = [name for name in catalogue.studies() if name.startswith(f"{paper}/") and "reduced" not in name]
-        for name in sorted(names, key=len):
+        for name in sorted(names, key=lambda name: ("/table" not in name, name)):
             study = spec.parse(catalogue.expand(name), name)
             for key, run in study.runs.items():
                 task = study.tasks[run.task]
                 if not task.published:
                     continue
                 column = published.reference(task.published, task.dataset, task.setting)[:4]
-                if column in missing and task.dataset not in ledger.MISSING_DATA:
+                if column in missing:
                     missing.discard(column)
-                    yield replace(study.run(key), method="fedavg", options={}), column[2], column[3]
+                    yield replace(study.run(key), method="fedavg", options={}), column
 
 
-def measure(run: spec.RunSpec, dataset: str, setting: str) -> Cost:
-    """The cost of `run`, whose printed column has these names."""
+def measure(run: spec.RunSpec, column: Column, measured: dict[str, float]) -> Cost:
+    """The cost of `run`, which stands in a printed column.
+
+    Args:
+        measured: milliseconds of a step by data, model and optimiser, which columns share; it is added to.
+    """
     data.download(run.task.dataset, paths.RAW)
     content = data.load(run.task.dataset, paths.RAW)
     partition = data.partition(content, **data.splits(run.task.partition)[0])
-    prepared = prepare(run, content, partition)
-    _seconds(prepared, FEW)
-    milliseconds = 1e3 * (_seconds(prepared, MORE) - _seconds(prepared, FEW)) / CLIENTS / (MORE - FEW)
-    steps = _local_steps(run, partition)
+    key = repr((run.task.dataset, run.task.model, run.train.batch_size, run.train.optimizer, run.train.augment))
+    if key not in measured:
+        prepared = prepare(run, content, partition)
+        _seconds(prepared, FEW)
+        measured[key] = 1e3 * (_seconds(prepared, MORE) - _seconds(prepared, FEW)) / CLIENTS / (MORE - FEW)
+    steps, milliseconds = _local_steps(run, partition), measured[key]
     print(f"{run.study} {run.name}: {steps:,} local steps of {milliseconds:.2f} ms", flush=True)
-    minutes = steps * milliseconds / 60e3
-    return Cost(run.study, run.name, dataset, setting, len(run.seeds), steps, milliseconds, minutes)
+    return Cost(*column, run.study, steps, milliseconds, steps * milliseconds / 60e3)
 
 
 def _local_steps(run: spec.RunSpec, partition: Partition) -> int:

@@ -8,6 +8,7 @@ python -m tools.docs.ledger    write both again
 
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from tools.docs.stored_numbers import FOLDER, METRICS, SIZES
 from tools.pages import store
 
 CSV = FOLDER / "ledger.csv"
+COSTS = FOLDER / "costs.csv"  # by benchmarks.paper_costs: FedAvg on each column that was not run
+ZOO = Path("docs/boards/zoo.csv")
 FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN = (
     "full budget, several seeds",
     "full budget, one seed",
@@ -38,7 +41,10 @@ MISSING_DATA = frozenset({"tinyimagenet-resnet18", "emnist", "ogbn-arxiv", "comp
 
 
 class Entry(NamedTuple):
-    """One printed number and ours. Scores are in the printed unit; NaN where there is none."""
+    """One printed number and ours. Scores are in the printed unit; NaN where there is none.
+
+    `core_minutes` were trained, for all seeds. `estimate` are core-minutes of one seed that was not trained.
+    """
 
     paper: str
     table: str
@@ -54,6 +60,7 @@ class Entry(NamedTuple):
     seeds: float
     verdict: str
     core_minutes: float
+    estimate: float
     study: str
 
 
@@ -96,6 +103,7 @@ def _entry(row: published.Row) -> Entry:
         float(shown.get("seeds", np.nan)),
         _verdict(row, state, ours, std),
         _core_minutes(best.row),
+        _estimate(row) if state == NOT_RUN else np.nan,
         "" if state == ABSENT else best.study,
     )
 
@@ -178,6 +186,29 @@ def _core_minutes(row: Mapping[str, Any]) -> float:
     return float(row.get("seconds", np.nan)) * float(row.get("seeds", np.nan)) / 60
 
 
+def _estimate(row: published.Row) -> float:
+    """Core-minutes of one seed: those of FedAvg on the column, times the method's share of FedAvg's time on digits."""
+    if row.setting == "avg":
+        return 0.0  # the mean of the other columns
+    minutes = _costs().get((row.paper, row.table, row.dataset, row.setting), np.nan)
+    shares = [share for label, share in _shares().items() if published.is_same_method(label, row.method)]
+    return minutes * (shares or [1.0])[0]
+
+
+@cache
+def _costs() -> Mapping[tuple[str, ...], float]:
+    table = pd.read_csv(COSTS, index_col=["paper", "table", "dataset", "setting"])
+    return {(*map(str, column),): float(minutes) for column, minutes in table["minutes"].items()}
+
+
+@cache
+def _shares() -> Mapping[str, float]:
+    """Label of a method -> its time on digits divided by FedAvg's."""
+    board = pd.read_csv(ZOO)
+    seconds = board[board["dataset"] == "digits"].set_index("method")["seconds"]
+    return {str(label): value / seconds["FedAvg"] for label, value in seconds.items()}
+
+
 def counts(entries: list[Entry]) -> pd.DataFrame:
     """Printed numbers by state (rows) and paper (columns), with their sums."""
     frame = pd.DataFrame(entries)
@@ -193,11 +224,23 @@ def page(entries: list[Entry]) -> str:
     lines = [["state", *map(str, table.columns)], ["---", *["--:"] * len(table.columns)]]
     lines += [[str(state), *map(str, row)] for state, row in zip(table.index, table.to_numpy(), strict=True)]
     text = INTRODUCTION + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    text += "\n" + REMAINING + _remaining(entries)
     for paper, name in published.PAPERS.items():
         text += f"\n## {name}\n"
         of_paper = [entry for entry in entries if entry.paper == paper]
         for title in dict.fromkeys(entry.table for entry in of_paper):
             text += f"\n### {name}, {title}\n\n" + _matrix([entry for entry in of_paper if entry.table == title])
+    return text
+
+
+def _remaining(entries: list[Entry]) -> str:
+    """What was not run and is at hand, by table: how many numbers, and the core-hours of one seed."""
+    text = "| paper | table | not run | core-hours |\n| --- | --- | --: | --: |\n"
+    frame = pd.DataFrame([entry for entry in entries if entry.state == NOT_RUN])
+    for (paper, table), group in frame.groupby(["paper", "table"], sort=False):
+        hours = group["estimate"].sum(min_count=len(group)) / 60
+        known = f"{hours:,.0f}" if hours >= 1 else "less than 1"
+        text += f"| {published.PAPERS[paper]} | {table} | {len(group)} | {known if np.isfinite(hours) else ''} |\n"
     return text
 
 
@@ -230,8 +273,14 @@ Each of the numbers that the five papers print stands here once, as printed. Our
 whole budget was trained, and **bold** where they differ: a mean over seeds by more than two standard deviations, a size
 by more than half a percent. ¹: one seed, so no verdict. ᶜ: the set-up of public code. r: trained with a smaller budget,
 whose numbers stand on the pages of the papers and never beside printed ones. –: the data were not at hand. No mark: not
-run. [ledger.csv](ledger.csv) has the same rows with the study, the seeds and the cost. `python -m tools.docs.ledger`
-writes both again.
+run. [ledger.csv](ledger.csv) has the same rows with the study, the seeds and the cost, which is an estimate where
+nothing was trained. `python -m tools.docs.ledger` writes both again.
+
+"""
+
+REMAINING = """What was not run would take so many core-hours for one seed, on an AMD EPYC with AVX-512: local steps of
+the client model, which `python -m benchmarks.paper_costs` measures, times the time of the method on digits divided by
+FedAvg's. Evaluation is not in it. A mean over columns costs nothing more.
 
 """
 
