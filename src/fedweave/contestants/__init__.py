@@ -75,13 +75,19 @@ def function(
 
 
 def estimator(
-    sklearn_estimator: Any, scope: Literal["client", "pooled"] = "client", name: str | None = None
+    sklearn_estimator: Any,
+    scope: Literal["client", "pooled"] = "client",
+    name: str | None = None,
+    *,
+    raw: bool | str = False,
 ) -> type[Contestant]:
-    """An estimator of scikit-learn as a contestant, on flattened inputs.
+    """An estimator of scikit-learn as a contestant, such as a pipeline.
 
     Args:
         sklearn_estimator: with `fit` and `predict`; of classes `predict_proba` is used where there is one.
         scope: "client" fits one to the rows of each client, "pooled" fits one to the rows of all clients.
+        raw: what it reads: False, the inputs that every method gets, flattened; True, a table of the raw rows, as for a
+            `ColumnTransformer`; or the name of one column of it, such as "text", as for a `TfidfVectorizer`.
         name: in tables; default: its class, with "-pooled" behind.
 
     Raises:
@@ -92,8 +98,10 @@ def estimator(
     if lacking or isinstance(sklearn_estimator, type):
         problem = f"{format_value(sklearn_estimator)} is not an estimator of scikit-learn; give one, as Ridge()"
         raise BadInput("contestants.estimator", problem)
+    if not isinstance(raw, bool | str):
+        raise BadInput("contestants.estimator: raw", f"{format_value(raw)} is neither a bool nor the name of a column")
     given = name or type(sklearn_estimator).__name__ + ("-pooled" if scope == "pooled" else "")
-    return build_entry(_check_name(given, "estimator"), EstimatorRunner(sklearn_estimator, scope))
+    return build_entry(_check_name(given, "estimator"), EstimatorRunner(sklearn_estimator, scope, raw))
 
 
 def program(
