@@ -117,6 +117,7 @@ def program(
     settings: Mapping[str, Any] | None = None,
     space: Mapping[str, Any] | None = None,
     sandbox: bool = False,
+    network: bool = False,
 ) -> type[Contestant]:
     """A program of any language as a contestant; it runs once a seed, in a process group of its own.
 
@@ -136,8 +137,9 @@ def program(
             builds once and keeps under the digest of the file.
         settings: values that task.json names.
         space: setting -> {"low": ..., "high": ..., "log": ...} or {"choices": [...]}: what `tune=` searches.
-        sandbox: close the network to it, and all files but its task, those of `folder` (to read), `uses`, the system
-            and its interpreter. It needs Linux.
+        sandbox: close to it all files but its task, those of `folder` (to read), `uses`, the system and its
+            interpreter. It needs Linux.
+        network: open the network to it. Otherwise it has localhost alone, on a machine that can close the network.
 
     Raises:
         BadInput: the command, a file or a limit is wrong, or this machine has no sandbox.
@@ -167,7 +169,8 @@ def program(
     if sandbox and (problem := find_problem()):
         raise BadInput(f"{place}: sandbox", problem)
     variables = {key: str(value) for key, value in (env or {}).items()}
-    runner = ProgramRunner(tuple(words), start, (*named, *used), variables, float(timeout), memory, packages, sandbox)
+    limits = (float(timeout), memory, packages, sandbox, network)
+    runner = ProgramRunner(tuple(words), start, (*named, *used), variables, *limits)
     return build_entry(_check_name(given, "program"), runner, settings, space)
 
 
