@@ -292,7 +292,7 @@ def test_a_sandbox_closes_everything_but_what_a_program_needs(tmp_path: Path) ->
         lines = {}
         for sandbox in (True, False):
             given = {"env": {"USED": str(tmp_path / "used.txt")}, "uses": ["../used.txt"], "timeout": 60}
-            runner = program("python -S mine.py", folder=folder, sandbox=sandbox, **given).runner
+            runner = program("python -S mine.py", folder=folder, sandbox=sandbox, network=not sandbox, **given).runner
             with pytest.raises(ContestantFailed, match="it wrote neither this file"):
                 runner.run(TASK, tmp_path / "log.txt")
             lines[sandbox] = dict(line.split() for line in (tmp_path / "log.txt").read_text().splitlines())
@@ -303,6 +303,37 @@ def test_a_sandbox_closes_everything_but_what_a_program_needs(tmp_path: Path) ->
     assert all(
         lines[False][name] == "open" for name in ("sibling", "folder", "create", "variables", "signal", "network")
     )
+
+
+CONNECTING = """
+import socket
+with socket.create_server(("127.0.0.1", 0)) as server:
+    socket.create_connection(server.getsockname(), timeout=5).close()
+    print("localhost open")
+try:
+    socket.create_connection(("127.0.0.1", PORT), timeout=5)
+    print("network open")
+except OSError:
+    print("network closed")
+open("../new", "w").close()
+"""
+
+
+@pytest.mark.skipif(bool(find_problem(files=False)), reason=f"the network: {find_problem(files=False)}")
+@pytest.mark.parametrize("network", [False, True])
+def test_the_network_is_closed_unless_it_is_asked_for(tmp_path: Path, network: bool) -> None:
+    """To a program without a sandbox, too. Its own localhost, which workers of libraries use, is open."""
+    (tmp_path / "own").mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "own" / "mine.py").write_text(CONNECTING.replace("PORT", str(server.getsockname()[1])))
+        entry = program("python -S mine.py", folder=tmp_path / "own", network=network, timeout=60)
+        with pytest.raises(ContestantFailed, match="it wrote neither this file"):
+            entry.runner.run(TASK, tmp_path / "log.txt")
+    state = "open" if network else "closed"
+    assert (tmp_path / "log.txt").read_text().split("\n")[:2] == ["localhost open", f"network {state}"]
+    assert (tmp_path / "new").exists()
+    assert entry.record["contestant"]["network"] == state
+    assert ("the network was open to it" in entry.record["contestant"]["unequal"]) == network
 
 
 HIDDEN = """

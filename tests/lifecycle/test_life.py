@@ -169,6 +169,10 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
         begin(tmp_path, rounds=4)
     with pytest.raises(BadInput, match="metric: 'f7' is unknown"):
         begin(tmp_path / "other", metric="f7")
+    with pytest.raises(BadInput, match="methods: 'central' is a control on pooled rows and can be no champion"):
+        begin(tmp_path / "other", methods=["Central"])
+    with pytest.raises(BadInput, match="methods: 'nosuch' is unknown"):
+        begin(tmp_path / "other", methods=["fedavg", "nosuch"])
     with pytest.raises(BadInput, match="sauce: is not a setting"):
         fw.Lifecycle.begin(tmp_path / "other", sauce="a.csv")
     with pytest.raises(BadInput, match="is no life yet"):

@@ -75,13 +75,19 @@ def function(
 
 
 def estimator(
-    sklearn_estimator: Any, scope: Literal["client", "pooled"] = "client", name: str | None = None
+    sklearn_estimator: Any,
+    scope: Literal["client", "pooled"] = "client",
+    name: str | None = None,
+    *,
+    raw: bool | str = False,
 ) -> type[Contestant]:
-    """An estimator of scikit-learn as a contestant, on flattened inputs.
+    """An estimator of scikit-learn as a contestant, such as a pipeline.
 
     Args:
         sklearn_estimator: with `fit` and `predict`; of classes `predict_proba` is used where there is one.
         scope: "client" fits one to the rows of each client, "pooled" fits one to the rows of all clients.
+        raw: what it reads: False, the inputs that every method gets, flattened; True, a table of the raw rows, as for a
+            `ColumnTransformer`; or the name of one column of it, such as "text", as for a `TfidfVectorizer`.
         name: in tables; default: its class, with "-pooled" behind.
 
     Raises:
@@ -92,8 +98,10 @@ def estimator(
     if lacking or isinstance(sklearn_estimator, type):
         problem = f"{format_value(sklearn_estimator)} is not an estimator of scikit-learn; give one, as Ridge()"
         raise BadInput("contestants.estimator", problem)
+    if not isinstance(raw, bool | str):
+        raise BadInput("contestants.estimator: raw", f"{format_value(raw)} is neither a bool nor the name of a column")
     given = name or type(sklearn_estimator).__name__ + ("-pooled" if scope == "pooled" else "")
-    return build_entry(_check_name(given, "estimator"), EstimatorRunner(sklearn_estimator, scope))
+    return build_entry(_check_name(given, "estimator"), EstimatorRunner(sklearn_estimator, scope, raw))
 
 
 def program(
@@ -109,6 +117,7 @@ def program(
     settings: Mapping[str, Any] | None = None,
     space: Mapping[str, Any] | None = None,
     sandbox: bool = False,
+    network: bool = False,
 ) -> type[Contestant]:
     """A program of any language as a contestant; it runs once a seed, in a process group of its own.
 
@@ -128,8 +137,9 @@ def program(
             builds once and keeps under the digest of the file.
         settings: values that task.json names.
         space: setting -> {"low": ..., "high": ..., "log": ...} or {"choices": [...]}: what `tune=` searches.
-        sandbox: close the network to it, and all files but its task, those of `folder` (to read), `uses`, the system
-            and its interpreter. It needs Linux.
+        sandbox: close to it all files but its task, those of `folder` (to read), `uses`, the system and its
+            interpreter. It needs Linux.
+        network: open the network to it. Otherwise it has localhost alone, on a machine that can close the network.
 
     Raises:
         BadInput: the command, a file or a limit is wrong, or this machine has no sandbox.
@@ -159,7 +169,8 @@ def program(
     if sandbox and (problem := find_problem()):
         raise BadInput(f"{place}: sandbox", problem)
     variables = {key: str(value) for key, value in (env or {}).items()}
-    runner = ProgramRunner(tuple(words), start, (*named, *used), variables, float(timeout), memory, packages, sandbox)
+    limits = (float(timeout), memory, packages, sandbox, network)
+    runner = ProgramRunner(tuple(words), start, (*named, *used), variables, *limits)
     return build_entry(_check_name(given, "program"), runner, settings, space)
 
 

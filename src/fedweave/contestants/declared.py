@@ -26,6 +26,7 @@ class ProgramSpec:
     settings: dict[str, Any] = field(default_factory=dict)
     space: dict[str, Any] = field(default_factory=dict)
     sandbox: bool = False
+    network: bool = False
 
 
 def declare(name: str, block: Mapping[str, Any], where: str) -> None:

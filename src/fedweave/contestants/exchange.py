@@ -15,7 +15,7 @@ from fedweave.contestants.rows import PARTS, ContestAnswers, ContestClient, Cont
 from fedweave.errors import ContestantFailed, format_value
 from fedweave.files.arrays import read_npz
 
-VERSION = 1
+VERSION = 2  # each adds to the one before it
 MOST_CELLS = 20_000_000  # of the files of text of a task; larger ones have arrays alone
 MOST_COLUMNS = 1_000  # of a file of Parquet
 LARGEST_FILE, LARGEST_NOTES = 1 << 30, 1 << 26  # bytes of a file of predictions, and of bytes.json and curves.csv
@@ -40,6 +40,7 @@ def write_task(task: ContestTask, folder: Path, seconds: float | None = None) ->
         write_part(place, "val", {"x": client.val_x, "y": client.val_y}, task)
         if not task.forecasts:
             write_part(place, "test", {"x": client.test_x}, task)
+        _write_raw(place, client)
         if client.graph is not None:
             np.savez(place / "graph.npz", **vars(client.graph))
             _write_pairs(place / "edges.csv", client.graph.edges.T, "node,neighbour")
@@ -64,6 +65,14 @@ def write_part(folder: Path, part: str, arrays: dict[str, np.ndarray], task: Con
         _write_text(folder / f"{part}.csv", columns)
         if len(columns) <= MOST_COLUMNS:
             _write_parquet(folder / f"{part}.parquet", columns)
+
+
+def _write_raw(folder: Path, client: ContestClient) -> None:
+    """PART-raw.parquet and PART-raw.csv: the rows before their preparation, where there are such."""
+    for part in PARTS:
+        if (table := getattr(client, f"{part}_raw")) is not None:
+            table.to_parquet(folder / f"{part}-raw.parquet", index=False)
+            table.to_csv(folder / f"{part}-raw.csv", index=False)
 
 
 def _is_small(task: ContestTask) -> bool:
@@ -105,6 +114,7 @@ def _describe(task: ContestTask, seconds: float | None) -> dict[str, Any]:
         "budget": {"rounds": task.rounds, "seconds": seconds, "bytes": None},
         "shape": [*task.clients[0].train_x.shape[1:]],
         "categories": [*task.categories],
+        "columns": [{**column} for column in task.columns],
         "clients": [_describe_client(position, client) for position, client in enumerate(task.clients)],
     }
 

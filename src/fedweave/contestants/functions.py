@@ -20,6 +20,7 @@ from fedweave.processes.forks import one_thread
 ALL_ROWS = "it reads the rows of all clients, so that nothing shows that it is federated"
 OWN_ROWS = "each client has a model of its own rows"
 POOLED_ROWS = "it is not federated: one model of the rows of all clients"
+RAW_ROWS = "it prepares the raw rows itself"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,30 +49,34 @@ class FunctionRunner(Runner):
 
 @dataclass(frozen=True, eq=False)
 class EstimatorRunner(Runner):
-    """An estimator of scikit-learn on flattened inputs, of each client or of the rows of all clients.
+    """An estimator of scikit-learn, of each client or of the rows of all clients.
 
     Attributes:
-        estimator: a copy of it is fitted; its `random_state` is the seed of the repetition where it is None.
+        estimator: a copy of it is fitted; each `random_state` in it that is None becomes the seed of the repetition.
         scope: "client" or "pooled".
+        raw: what it reads: False, flattened inputs; True, the table of raw rows; or one column of this table.
     """
 
     estimator: Any
     scope: Literal["client", "pooled"]
+    raw: bool | str = False
 
     how = "estimator"
 
     @property
     def unequal(self) -> tuple[str, ...]:  # type: ignore[override]
         """As of `Runner`."""
-        return (OWN_BUDGET, OWN_ROWS if self.scope == "client" else POOLED_ROWS, UNTUNED)
+        rows = OWN_ROWS if self.scope == "client" else POOLED_ROWS
+        return (OWN_BUDGET, rows, *([RAW_ROWS] if self.raw else []), UNTUNED)
 
     def digest(self) -> str:
         import sklearn
 
-        return f"{self.estimator!r} {sorted(map(repr, self.estimator.get_params().items()))} {sklearn.__version__}"
+        settings = sorted(map(repr, self.estimator.get_params().items()))
+        return f"{self.estimator!r} {settings} {sklearn.__version__}" + f" raw {self.raw}" * bool(self.raw)
 
     def describe(self) -> dict[str, Any]:
-        return {"code": " ".join(repr(self.estimator).split()), "scope": self.scope}
+        return {"code": " ".join(repr(self.estimator).split()), "scope": self.scope, "raw": self.raw}
 
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         groups = [[client] for client in task.clients] if self.scope == "client" else [[*task.clients]]
@@ -82,37 +87,54 @@ class EstimatorRunner(Runner):
         """The predictions of one model for each of `clients`."""
         from sklearn.base import clone
 
-        x, y = (np.concatenate([getattr(client, name) for client in clients]) for name in ("train_x", "train_y"))
+        y = np.concatenate([client.train_y for client in clients])
         present = np.unique(y) if task.kind == "classes" else y
         if task.kind == "classes" and len(present) == 1:  # many estimators refuse rows of one class
             return [_constant(task, client, int(present[0])) for client in clients]
         model = clone(self.estimator)
-        if "random_state" in (settings := model.get_params()) and settings["random_state"] is None:
-            model.set_params(random_state=task.seed)
-        model.fit(_flat(x), y[:, 0] if task.kind == "numbers" and task.outputs == 1 else y)
-        return [(self._predict(task, model, c.val_x), self._predict_test(task, model, c.test_x)) for c in clients]
+        draws = {name for name, value in model.get_params().items() if name.endswith("random_state") and value is None}
+        model.set_params(**dict.fromkeys(draws, task.seed))
+        rows = _join([self._read(task, client, "train") for client in clients])
+        model.fit(rows, y[:, 0] if task.kind == "numbers" and task.outputs == 1 else y)
+        return [tuple(self._predict_part(task, model, one, part) for part in ("val", "test")) for one in clients]  # type: ignore[misc]
 
-    def _predict_test(self, task: ContestTask, model: Any, x: np.ndarray) -> np.ndarray:
-        """Of forecasts, one window at a time: the one after it contains its targets."""
-        parts = [row[None].copy() for row in x] if task.forecasts and len(x) else [x]
-        return np.concatenate([self._predict(task, model, part) for part in parts])
+    def _read(self, task: ContestTask, client: ContestClient, part: str) -> Any:
+        """The rows of a part as the estimator reads them: inputs as columns [m, F], raw rows, or a raw column."""
+        if not self.raw:
+            x = getattr(client, f"{part}_x")
+            return x.reshape(len(x), -1)
+        names = [column["name"] for column in task.columns]
+        if not names or not (self.raw is True or self.raw in names):
+            known = f"their raw columns are {', '.join(names)}" if names else "they came neither from a table nor texts"
+            raise ContestantFailed(f"raw: {self.raw!r} is not in these rows", known)
+        table = getattr(client, f"{part}_raw")
+        return table if self.raw is True else table[self.raw]
 
-    def _predict(self, task: ContestTask, model: Any, x: np.ndarray) -> np.ndarray:
+    def _predict_part(self, task: ContestTask, model: Any, client: ContestClient, part: str) -> np.ndarray:
+        """Of forecasts, one test window at a time: the one after it contains its targets."""
+        rows = self._read(task, client, part)
+        one_by_one = task.forecasts and part == "test" and len(rows)
+        windows = [row[None].copy() for row in rows] if one_by_one else [rows]
+        return np.concatenate([self._predict(task, model, window) for window in windows])
+
+    def _predict(self, task: ContestTask, model: Any, x: Any) -> np.ndarray:
         if not len(x):
             return np.zeros((0, task.outputs))
         if task.kind != "classes":
-            return np.asarray(model.predict(_flat(x)), dtype=float).reshape(len(x), task.outputs)
+            return np.asarray(model.predict(x), dtype=float).reshape(len(x), task.outputs)
         outputs = np.zeros((len(x), task.outputs))
         if hasattr(model, "predict_proba"):
-            outputs[:, model.classes_.astype(int)] = model.predict_proba(_flat(x))
+            outputs[:, model.classes_.astype(int)] = model.predict_proba(x)
         else:
-            outputs[np.arange(len(x)), model.predict(_flat(x)).astype(int)] = 1.0
+            outputs[np.arange(len(x)), model.predict(x).astype(int)] = 1.0
         return outputs
 
 
-def _flat(x: np.ndarray) -> np.ndarray:
-    """Inputs as columns [m, F]."""
-    return x.reshape(len(x), -1)
+def _join(parts: list[Any]) -> Any:
+    """Rows of several clients, behind each other."""
+    import pandas as pd
+
+    return np.concatenate(parts) if isinstance(parts[0], np.ndarray) else pd.concat(parts, ignore_index=True)
 
 
 def _constant(task: ContestTask, client: ContestClient, label: int) -> Pair:

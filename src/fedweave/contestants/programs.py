@@ -27,6 +27,7 @@ from fedweave.contestants.rows import ContestAnswers, ContestTask
 from fedweave.errors import ContestantFailed, format_count
 from fedweave.files.atomic import write_atomic
 
+OPEN_NETWORK = "the network was open to it"
 MARK = "FEDWEAVE_CONTESTANT"  # the variable by which a child is found that has left the process group
 # Variables that a program gets; others, among which may be passwords, it gets only by `env`.
 PASSED = (
@@ -65,7 +66,8 @@ class ProgramRunner(Runner):
         timeout: seconds of one repetition.
         memory: MiB of address space of each of its processes, or None.
         requirements: file of packages of an environment of its own, or None.
-        sandbox: whether other files and the network are closed to it.
+        sandbox: whether other files and processes are closed to it.
+        network: whether the network is open to it.
     """
 
     command: tuple[str, ...]
@@ -76,22 +78,34 @@ class ProgramRunner(Runner):
     memory: float | None
     requirements: Path | None = None
     sandbox: bool = False
+    network: bool = False
 
     how = "program"
-    unequal = (OWN_BUDGET, ALL_ROWS, UNTUNED)
+
+    @property
+    def unequal(self) -> tuple[str, ...]:  # type: ignore[override]
+        """As of `Runner`."""
+        return (OWN_BUDGET, ALL_ROWS, *([] if self.is_closed else [OPEN_NETWORK]), UNTUNED)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the network is closed to it, which not every machine can do."""
+        return not self.network and not sandbox.find_problem(files=self.sandbox)
 
     @property
     def files(self) -> tuple[Path, ...]:
         return (*self.uses, *([self.requirements] if self.requirements else []))
 
     def digest(self) -> str:
-        hashed = hashlib.sha256(repr((self.command, sorted(self.env.items()))).encode() + b"sandbox" * self.sandbox)
+        words = repr((self.command, sorted(self.env.items()))).encode()
+        hashed = hashlib.sha256(words + b"sandbox" * self.sandbox + b"network" * self.network)
         for file in _files(self.files):
             hashed.update(f"{file.name} {file.stat().st_size} ".encode() + file.read_bytes())
         return hashed.hexdigest()
 
     def describe(self) -> dict[str, Any]:
-        limits = {"timeout": self.timeout, "memory": self.memory, "sandbox": self.sandbox}
+        network = "closed" if self.is_closed else "open"
+        limits = {"timeout": self.timeout, "memory": self.memory, "sandbox": self.sandbox, "network": network}
         return {"command": " ".join(self.command), **limits}
 
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
@@ -105,7 +119,9 @@ class ProgramRunner(Runner):
             if self.sandbox:
                 words[0] = shutil.which(words[0], path=env.get("PATH")) or str(self.folder / words[0])
                 # It cannot write to its task, where a link would lead what is written for it to other files.
-                words = sandbox.wrap(words, [self.folder, *self.uses, handed], [own])
+                words = sandbox.wrap(words, [self.folder, *self.uses, handed], [own], self.network)
+            elif self.is_closed:
+                words = sandbox.wrap(words, None)
             steps = Origins(task, handed, output) if task.forecasts else None
             reason = run_program(words, self.folder, env, self.timeout, self.memory, log, Path(temporary), steps)
             if reason:

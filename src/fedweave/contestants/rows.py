@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from fedweave.client.task import Task
 from fedweave.engine.clients import Clients
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.runs.build import PreparedRun
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Predictions of a client for its validation and its test rows; of forecasts the latter may be a function of one window.
 Pair = tuple[Any, Any]
@@ -46,6 +49,8 @@ class ContestClient:
         evaluated: whether predictions of this client are wanted. A task may evaluate a sample of its clients; the
             others have no test rows here.
         graph: of its nodes; None where rows are no nodes.
+        train_raw, val_raw, test_raw: tables of the same rows before their preparation, with the columns of the task;
+            None where rows came neither from a table nor from texts.
     """
 
     name: str
@@ -56,11 +61,14 @@ class ContestClient:
     test_x: np.ndarray
     evaluated: bool = True
     graph: ContestGraph | None = None
+    train_raw: "pd.DataFrame | None" = None
+    val_raw: "pd.DataFrame | None" = None
+    test_raw: "pd.DataFrame | None" = None
 
 
 @dataclass(frozen=True, eq=False)
 class ContestTask:
-    """A federation as a contestant sees it: the same scaled inputs and targets as every method trains on.
+    """A federation as a contestant sees it: the same scaled inputs and targets as every method trains on, and raw rows.
 
     Attributes:
         name: of the data.
@@ -73,6 +81,7 @@ class ContestTask:
         clients: in a fixed order.
         relation: [R, 2] pairs of clients that a given graph joins, or None.
         categories: codes of each input column, 0 for a number; empty if all are numbers.
+        columns: of the raw rows, each {"name", "kind"}: "number", "text", or "category" with the "values" of training.
         settings: values of the settings that the contestant declares.
         forecasts: whether rows are windows of series. Then `test_x` has no rows here: test windows are handed out one
             origin at a time, as the inputs of later ones contain the targets of earlier ones.
@@ -89,6 +98,7 @@ class ContestTask:
     clients: tuple[ContestClient, ...]
     relation: np.ndarray | None = None
     categories: tuple[int, ...] = ()
+    columns: tuple[Mapping[str, Any], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     forecasts: bool = False
 
@@ -148,6 +158,7 @@ def hand_out(prepared: PreparedRun, seed: int) -> ContestTask:
         clients=clients,
         relation=relation,
         categories=tuple(int(count) for count in prepared.categories),
+        columns=prepared.raw.columns if prepared.raw else (),
         settings={setting.name: getattr(prepared.method, setting.name) for setting in prepared.method.settings()},
         forecasts=task.targets_are == "forecasts",
     )
@@ -165,7 +176,10 @@ def _clients(prepared: PreparedRun, federation: Clients) -> list[ContestClient]:
         inputs = {f"{part}_x": _inputs(task, data, places) for part, places in rows.items()}
         known = {f"{part}_y": np.array(task.targets(data, rows[part]).cpu()) for part in ("train", "val")}
         graph = _graph(data, rows) if "edges" in data.arrays else None
-        clients.append(ContestClient(str(name), **inputs, **known, evaluated=i in evaluated, graph=graph))
+        raw: dict[str, Any] = {}
+        if prepared.raw:
+            raw = {f"{part}_raw": prepared.raw.take(i, np.array(places.cpu())) for part, places in rows.items()}
+        clients.append(ContestClient(str(name), **inputs, **known, evaluated=i in evaluated, graph=graph, **raw))
     return clients
 
 

@@ -1,41 +1,51 @@
 """Run a command in a sandbox of Linux: python sandbox.py JSON COMMAND...; it imports nothing of fedweave.
 
-JSON has "read" and "write": the files and folders that the command and its children may read, and may write too. All
-others are closed to them by Landlock (Linux 5.13), which needs no rights of an administrator. Network: an own empty
-namespace where the system allows one, and TCP by Landlock (Linux 6.7). Where neither is there, nothing is run. With a
-namespace of processes, the kernel ends every child when the command ends, whatever it did to hide.
+JSON may have "read" and "write": the files and folders that the command and its children may read, and may write too.
+All others are closed to them by Landlock (Linux 5.13), which needs no rights of an administrator. With a namespace of
+processes, the kernel then ends every child when the command ends, whatever it did to hide. "network" is whether the
+network is open. It is closed by an own namespace where the system allows one, which has localhost alone, or else TCP by
+Landlock (Linux 6.7). Where neither is there, nothing is run.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import signal
+import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 CREATE, ADD, RESTRICT = 444, 445, 446  # system calls of Landlock, the same numbers on every processor
 OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # rights that a rule of a file may have
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, list a folder
 NEW_USER, NEW_PROCESSES, NEW_NETWORK, NO_NEW_PRIVILEGES = 0x10000000, 0x20000000, 0x40000000, 38
+SET_FLAGS, UP = 0x8914, 1  # of a network interface
 REFUSED, SIGNALLED = 125, 128  # exit codes: the sandbox ended the command; added to the number of a signal
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/proc", "/sys")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
-def wrap(words: Sequence[str], read: Iterable[Path], write: Iterable[Path]) -> list[str]:
+def wrap(
+    words: Sequence[str], read: Iterable[Path] | None, write: Iterable[Path] = (), network: bool = False
+) -> list[str]:
     """The command that runs `words` in a sandbox.
 
     Args:
-        read: files and folders besides those of the system and of the interpreter in `words`.
+        read: files and folders besides those of the system and of the interpreter in `words`; None: no file is closed.
         write: folders.
+        network: whether it is open.
     """
-    reading = [*SYSTEM, *map(str, (*read, *_homes(Path(words[0]))))]
-    content = json.dumps({"read": reading, "write": [*DEVICES, *map(str, write)]})
-    return [sys.executable, "-I", "-S", __file__, content, *words]
+    content: dict[str, object] = {"network": network}
+    if read is not None:
+        content["read"] = [*SYSTEM, *map(str, (*read, *_homes(Path(words[0]))))]
+        content["write"] = [*DEVICES, *map(str, write)]
+    return [sys.executable, "-I", "-S", __file__, json.dumps(content), *words]
 
 
 def _homes(program: Path) -> list[Path]:
@@ -51,9 +61,10 @@ def _homes(program: Path) -> list[Path]:
 
 
 @cache
-def find_problem() -> str:
-    """Why no sandbox can be made on this machine; empty if it can."""
-    tried = subprocess.run(wrap([sys.executable, "-I", "-S", "-c", ""], [], []), capture_output=True, text=True)
+def find_problem(files: bool = True) -> str:
+    """Why this machine cannot close the network, and with `files` other files too; empty if it can."""
+    words = wrap([sys.executable, "-I", "-S", "-c", ""], [] if files else None)
+    tried = subprocess.run(words, capture_output=True, text=True)
     return (tried.stderr.strip().splitlines() or ["it cannot be started"])[-1] if tried.returncode else ""
 
 
@@ -61,17 +72,27 @@ def _call(number: int, *arguments: object) -> int:
     return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
 
 
-def separate() -> tuple[bool, bool]:
-    """Leave the namespaces of the network and, for children, of processes; whether each was allowed.
+def separate(network: bool, processes: bool) -> tuple[bool, bool]:
+    """Leave the namespaces of the `network` and, for children, of `processes`; whether each was left.
 
     A namespace of users takes rights from an administrator too, such as that to read the variables of other processes.
+    Where the network alone is left, an administrator keeps them: other files stay open.
     """
     library, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
-    if library.unshare(NEW_USER | NEW_NETWORK | NEW_PROCESSES) != 0:
-        return library.unshare(NEW_NETWORK) == 0, False
+    if not processes and library.unshare(NEW_NETWORK) == 0:
+        return start_localhost(), False
+    if library.unshare(NEW_USER | NEW_NETWORK * network | NEW_PROCESSES * processes) != 0:
+        return network and library.unshare(NEW_NETWORK) == 0 and start_localhost(), False
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         Path("/proc/self", name).write_text(text, encoding="ascii")
-    return True, True
+    return network and start_localhost(), processes
+
+
+def start_localhost() -> bool:
+    """Switch on the only interface of an own network; returns that there is one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as anyone:
+        fcntl.ioctl(anyone, SET_FLAGS, struct.pack("16sH14x", b"lo", UP))
+    return True
 
 
 def become_first() -> None:
@@ -107,17 +128,19 @@ def _has_children() -> bool:
     return True
 
 
-def restrict(read: Sequence[str], write: Sequence[str], version: int) -> None:
-    """Close all files but those listed, TCP (from version 4) and signals to others (from version 6), for good.
+def restrict(places: Mapping[str, Any], tcp: bool, version: int) -> None:
+    """Close all files but those listed, with signals to others (from version 6), and `tcp` (from version 4), for good.
 
     Raises:
         OSError: the kernel refuses.
     """
+    has_files = "read" in places
     every = (1 << 13) - 1 | (version >= 2) << 13 | (version >= 3) << 14 | (version >= 5) << 15
-    words = (every, *([3] if version >= 4 else []), *([3] if version >= 6 else []))
+    words = (every * has_files, *([3 * tcp] if version >= 4 else []), *([3 * has_files] if version >= 6 else []))
     attributes = struct.pack(f"{len(words)}Q", *words)
     rules = _checked(_call(CREATE, attributes, ctypes.c_size_t(len(attributes)), 0))
-    for path, rights in (*((path, READ) for path in read), *((path, every) for path in write)):
+    reading, writing = places.get("read", ()), places.get("write", ())
+    for path, rights in (*((path, READ) for path in reading), *((path, every) for path in writing)):
         if not Path(path).exists():
             continue
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -137,17 +160,19 @@ def _checked(result: int) -> int:
 
 def main(content: str, words: list[str]) -> None:
     """Close everything else, then become the command."""
+    places = json.loads(content)
+    has_files, is_closed = "read" in places, not places["network"]
     version = _call(CREATE, None, ctypes.c_size_t(0), 1) if sys.platform == "linux" else 0
-    if version < 1:
+    if sys.platform != "linux" or (has_files and version < 1):
         sys.exit("no sandbox can be made here: it needs Linux 5.13 or newer with Landlock")
-    no_network, own_processes = separate()
-    if not no_network and version < 4:
+    no_network, own_processes = separate(is_closed, has_files)
+    if is_closed and not no_network and version < 4:
         sys.exit("no sandbox can be made here: closing the network needs Linux 6.7 or namespaces of users")
     if own_processes:
         become_first()
-    places = json.loads(content)
     try:
-        restrict(places["read"], places["write"], version)
+        if has_files or not no_network:
+            restrict(places, is_closed and not no_network, version)
         os.execvp(words[0], words)
     except OSError as error:
         print(f"the sandbox ended with: {words[0]}: {error.strerror}", file=sys.stderr)

@@ -5,11 +5,14 @@ Shapes: M rows (images), V nodes, E edges, F features, T time steps, C classes, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
 from fedweave.errors import BadInput, format_value
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Kind = Literal["images", "graph", "series"]
 Rows = tuple[np.ndarray, ...]
@@ -47,6 +50,7 @@ class Dataset:
     columns: tuple[Mapping[str, Any], ...] = ()  # how the columns of a table became x, as plain data
     client_column: str = ""  # of the table that x was made from: the column of the client's names
     units: tuple[str, ...] = ()  # person or hospital of each natural client; tests take the clients of a unit as one
+    raw: "pd.DataFrame | None" = None  # rows before their preparation, M: numbers and texts, for code from elsewhere
 
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
@@ -63,6 +67,8 @@ class Dataset:
         if self.y is not None and not np.issubdtype(self.y.dtype, np.integer):
             raise BadInput(f"{name}: labels y must be whole numbers, not {self.y.dtype}; {_way_of_labels(self.y)}")
         rows = self.x.shape[1 if series else 0]
+        is_table = self.raw is None or len(self.raw) == rows
+        require(is_table, f"{name}: raw must have {rows} rows, one for each of x")
         for key in ("y", "official", "coarse", "owner", "recording"):
             array = getattr(self, key)
             require(array is None or array.shape == (rows,), f"{name}: {key} must have shape ({rows},)")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.data.base import RAGGED, Dataset, Partition, Rows, require
+from fedweave.data.raw_rows import RAW, load_raw, save_raw
 from fedweave.errors import BadInput
 from fedweave.files.arrays import map_npy, read_npz
 from fedweave.files.atomic import atomic_path, check_regular, remove_temporary_files, write_atomic
@@ -20,14 +21,14 @@ _OPTIONAL = ("categories", "channels", "class_names", "columns", "client_column"
 
 
 def save_dataset(folder: Path | str, dataset: Dataset) -> None:
-    """Write one .npy per array, and meta.json.
+    """Write one .npy per array, raw rows as Parquet, and meta.json.
 
     meta.json is removed first and written last, so that a folder with this file is complete.
     """
     folder = Path(folder)
     (folder / "meta.json").unlink(missing_ok=True)
     remove_temporary_files(folder)
-    values = {f.name: getattr(dataset, f.name) for f in fields(Dataset)}
+    values = {f.name: getattr(dataset, f.name) for f in fields(Dataset) if f.name != "raw"}
     arrays = {key: value for key, value in values.items() if isinstance(value, np.ndarray)}
     for key, array in arrays.items():
         with atomic_path(folder / f"{key}.npy") as path, path.open("wb") as file:
@@ -36,6 +37,7 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
     for key in _OPTIONAL:
         if not metadata[key]:
             del metadata[key]
+    save_raw(folder, dataset.raw)
     shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
     write_atomic(folder / "meta.json", json.dumps(metadata | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
 
@@ -55,7 +57,8 @@ def load_dataset(folder: Path | str) -> Dataset:
         raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
     try:
         arrays = {key: _map_array(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
-        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays)
+        raw = load_raw(folder) if (folder / RAW).is_file() else None
+        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays, raw=raw)
     except BadInput:
         raise
     except Exception as error:  # values of a wrong type raise various exceptions

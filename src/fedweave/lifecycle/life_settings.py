@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from fedweave.comparison.plan import resolve_methods
+from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, relocate
 from fedweave.files.atomic import read, write_atomic
 from fedweave.lifecycle.deliveries import Deliveries, Terms
@@ -99,7 +101,11 @@ def parse_arguments(settings: Mapping[str, Any]) -> LifeSettings:
         block, own = PLACES[name]
         blocks.setdefault(block, {})[own] = [value] if name in ("key", "methods") and isinstance(value, str) else value
     with relocate({f"{block}.{own}": name for name, (block, own) in PLACES.items()}):
-        return LifeSettings.parse(blocks, "")
+        parsed = LifeSettings.parse(blocks, "")
+    names = [method for method, _ in resolve_methods(parsed.training.methods).values()]
+    if all(METHODS[name].pools for name in names):
+        raise BadInput("methods", f"{names[0]!r} is a control on pooled rows and can be no champion; add a method")
+    return parsed
 
 
 def read_settings(folder: Path) -> LifeSettings:

@@ -17,6 +17,7 @@ from fedweave import data, exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
+from fedweave.data.raw_rows import digest_rows
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.exported_model import name_of as as_name
 from fedweave.own_data.argument_checks import (
@@ -273,7 +274,8 @@ def partition_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     relation = [] if partition.relation is None else [partition.relation]
     targets = dataset.labels if dataset.targets is None else dataset.targets
     units = [np.array(partition.units)] if partition.units else []
-    content = digest([dataset.x, targets, *rows, *(partition.edges or ()), *relation, *units])
+    raw = [] if dataset.raw is None else [digest_rows(dataset.raw)]
+    content = digest([dataset.x, targets, *rows, *(partition.edges or ()), *relation, *units, *raw])
     return {"name": "given", "clients": partition.clients, "seed": 0, "content": content}
 
 

@@ -88,6 +88,21 @@ class Column:
                 check_size(exported_model.as_numbers(table[self.name], self.name), f"table: column {self.name!r}")
             return exported_model.encode_column(table[self.name], vars(self), numbers)
 
+    def read(self, table: "pd.DataFrame") -> "pd.Series[Any]":
+        """The values [M] before they are encoded: numbers as float64, others as texts; NaN where one is missing.
+
+        A missing text is an empty one, and an infinite number is missing, as for models.
+        """
+        import pandas as pd
+
+        with convert_input_errors():
+            if not (self.levels or self.is_text):
+                values = exported_model.as_numbers(table[self.name], self.name)
+                return pd.Series(np.where(np.isfinite(values), values, np.nan))
+            texts, positions = exported_model.unique_texts(table[self.name])
+        missing = "" if self.is_text else np.nan
+        return pd.Series(np.array([*texts, missing], dtype=object)[positions], dtype="str")
+
     def of_client(self, client: int) -> "Column":
         """The same column with the numbers of one client alone."""
         if not self.own:
@@ -139,6 +154,12 @@ class Preprocessing:
             encoded[:, start : start + column.width] = column.encode(table, client)
             start += column.width
         return encoded
+
+    def read(self, table: "pd.DataFrame") -> "pd.DataFrame":
+        """The columns as they were before they became vectors, see `Column.read`."""
+        import pandas as pd
+
+        return pd.DataFrame({str(column.name): column.read(table) for column in self.columns})
 
     @property
     def clients(self) -> int:

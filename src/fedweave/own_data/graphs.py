@@ -148,7 +148,7 @@ def fields_from_tables(
     fields = _fields(
         x, symmetrise_edges(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())
     )
-    dataset = replace(fields["dataset"], client_column=client)
+    dataset = replace(fields["dataset"], client_column=client, raw=preprocessing.read(table))
     roles = dict.fromkeys(selected, "feature") | {column: role for role, column in option_columns.items()}
     content = describe_columns({**roles, node: "node", label: "label", client: "client"}, table)
     return {**fields, "dataset": dataset, "preprocessing": preprocessing, "content": content}

@@ -145,6 +145,7 @@ def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
             f"with {old.targets_are}"
         )
     x = np.concatenate([old.x, features.as_stored(new.x, old, federation.partition)])
+    old = replace(old, raw=None)  # no contestant takes part where clients join
     columns = old.columns if newcomers.preprocessing is None else tuple(newcomers.preprocessing.as_data())
     if old.targets is not None and new.targets is not None:
         return replace(old, x=x, targets=np.concatenate([old.targets, new.targets]), columns=columns)

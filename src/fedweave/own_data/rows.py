@@ -195,6 +195,7 @@ def fields_from_table(
         categories=preprocessing.categories,
         columns=tuple(preprocessing.as_data()),
         client_column=client,
+        raw=preprocessing.read(table),
     )
     if numbers is not None and not options.is_pooled:
         options = replace(options, normalize={"name": "none", "targets": "client"})

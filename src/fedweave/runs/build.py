@@ -15,6 +15,7 @@ from fedweave.client.model_check import check_model, find_softmax
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import to_float32
+from fedweave.data.raw_rows import RawRows, find_raw
 from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Batched, Executor, Loop, Processes, choose_device, choose_executor, set_precision
 from fedweave.engine.graph_truth import jensen_shannon, target_shares
@@ -53,6 +54,7 @@ class PreparedRun:
         units: unit of each client, or none.
         classes: names of the classes, or none.
         categories: codes of each input column, 0 for a number; empty if all are numbers.
+        raw: rows before their preparation, or None.
         logs: folder for what programs print, if code from elsewhere takes the place of the method.
         split: if the task has several splits: seed of a repetition -> the objects of its split. These objects are
             those of the first split.
@@ -71,6 +73,7 @@ class PreparedRun:
     units: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
     categories: tuple[int, ...] = ()
+    raw: RawRows | None = None
     logs: Path | None = None
     split: Callable[[int], "PreparedRun"] | None = None
 
@@ -233,6 +236,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         partition.units,
         dataset.class_names or tuple(map(str, range(dataset.classes))),
         dataset.categories,
+        find_raw(dataset, partition),
     )
     if prepared.has_mapped_tables:
         check_memory(prepared)

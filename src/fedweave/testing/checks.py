@@ -157,9 +157,11 @@ def check_dataset(loader: Callable[[Path], Dataset], root: Path | str | None = N
         assert (counts > 0).all(), f"{first.name}: no row has class {int(np.argmin(counts))}; correct classes or y"
 
 
-def _is_equal(first: object, second: object) -> bool:
+def _is_equal(first: Any, second: Any) -> bool:
+    if hasattr(first, "equals"):  # a table
+        return bool(first.equals(second))
     arrays = isinstance(first, np.ndarray) or isinstance(second, np.ndarray)
-    return np.array_equal(first, second) if arrays else first == second  # type: ignore[arg-type]
+    return bool(np.array_equal(first, second) if arrays else first == second)
 
 
 def _loader_name(loader: Callable[..., Any]) -> str:

@@ -1,0 +1,75 @@
+"""Rows before their preparation: the columns of a table with missing values, and texts, for code from elsewhere."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedweave.files.atomic import atomic_path
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedweave.data.base import Dataset, Partition
+
+RAW = "raw.parquet"
+
+
+@dataclass(frozen=True, eq=False)
+class RawRows:
+    """The raw rows of a data set, and which of them a client has.
+
+    Attributes:
+        table: a row for each of the data set.
+        columns: of each column of `table` its "name" and "kind" ("number", "category" or "text"), and of a category the
+            "values" of its training rows.
+        nodes: of a graph, the rows of `table` of each client's nodes; else None.
+    """
+
+    table: "pd.DataFrame"
+    columns: tuple[dict[str, Any], ...]
+    nodes: tuple[np.ndarray, ...] | None = None
+
+    def take(self, client: int, rows: np.ndarray) -> "pd.DataFrame":
+        """A copy of the rows [n] of a client, numbered from 0."""
+        places = rows if self.nodes is None else self.nodes[client][rows]
+        return self.table.iloc[places].reset_index(drop=True)
+
+
+def find_raw(dataset: "Dataset", partition: "Partition") -> RawRows | None:
+    """The raw rows of a data set; None if it has none."""
+    if dataset.raw is None:
+        return None
+    levels = {str(column["name"]): [*column.get("levels", ())] for column in dataset.columns}
+    columns = (_describe(name, dataset.raw[name], levels.get(name, [])) for name in dataset.raw)
+    return RawRows(dataset.raw, tuple(columns), partition.nodes)
+
+
+def _describe(name: str, column: "pd.Series[Any]", levels: list[str]) -> dict[str, Any]:
+    if column.dtype.kind in "biuf":
+        return {"name": name, "kind": "number"}
+    return {"name": name, "kind": "category", "values": levels} if levels else {"name": name, "kind": "text"}
+
+
+def digest_rows(table: "pd.DataFrame") -> np.ndarray:
+    """A number for each row [M], by its values."""
+    from pandas.util import hash_pandas_object
+
+    return hash_pandas_object(table, index=False).to_numpy()
+
+
+def save_raw(folder: Path, table: "pd.DataFrame | None") -> None:
+    """Write `RAW` to a folder; without raw rows an earlier one is removed."""
+    if table is None:
+        (folder / RAW).unlink(missing_ok=True)
+        return
+    with atomic_path(folder / RAW) as path:
+        table.to_parquet(path, index=False)
+
+
+def load_raw(folder: Path) -> "pd.DataFrame":
+    """The table of `save_raw`."""
+    import pandas as pd
+
+    return pd.read_parquet(folder / RAW)
