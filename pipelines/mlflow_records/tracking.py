@@ -103,7 +103,8 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
             refusals = registry.register_best_models(store, study, tables, outcome.ids, model_ids)
             views.describe(store, study, tables.board)
             links = {task: views.link(store, task) for task in results.by_task(study)}
-            stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
+            artifacts = store.client.get_experiment(store.experiment).artifact_location
+            stamp.write(digest, study.name, mlflow.get_tracking_uri(), links, artifacts)
     if refusals:
         raise BadInput(refusals[0])
     ids = [outcome.ids[run.name] for run in study.runs]
