@@ -132,7 +132,8 @@ def test_processes_log_at_the_same_time(store: str, tmp_path: Path, monkeypatch:
 def test_a_half_logged_run_does_not_count_as_complete(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = small(tmp_path / "results" / "toy") / "runs" / "blobs-fedaghn"
+    folder = small(tmp_path / "results" / "toy")
+    shutil.rmtree(folder / "runs" / "blobs-local")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -140,9 +141,9 @@ def test_a_half_logged_run_does_not_count_as_complete(
     with monkeypatch.context() as patch:
         patch.setattr(entries, "_log_graphs", killed)
         with pytest.raises(KeyboardInterrupt):
-            tracking.log_run(folder, store)
+            tracking.log_study(folder, store)
     assert len(logged(store, "toy")) == 1
-    parent = tracking.log_run(folder, store)
+    (parent,) = tracking.log_study(folder, store).ids
     assert {run.info.run_id for run in logged(store, "toy")} == {
         parent,
         *(c.info.run_id for c in children(logged(store, "toy"), parent)),
