@@ -9,7 +9,6 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from fedweave.data.partitions.splits import parse_shares
 from fedweave.errors import BadInput
 from fedweave.own_data.options import IN_PYTHON, DataFields
 from fedweave.settings import Setting, describe
@@ -103,6 +102,8 @@ def parse_options(
     Raises:
         BadInput: shares that are not three numbers, a quote that does not close, or a vocabulary that is not there.
     """
+    from fedweave.data.partitions.splits import parse_shares  # not above: it imports NumPy
+
     lists = {
         "features": split_names(features, "--features"),
         "exclude": split_names(exclude, "--exclude"),
