@@ -13,7 +13,6 @@ from fedweave.errors import BadInput
 from fedweave.own_data.options import IN_PYTHON, DataFields
 from fedweave.settings import Setting, describe
 
-PARTS = ("train", "val", "test")
 FIELD = re.compile(r'\s*+(?:"((?:[^"]|"")*)"\s*|([^",][^,]*)?)(?=,|$)')  # one field of a line of CSV
 
 File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with one row per example, a folder of them, or NPZ")]
@@ -103,10 +102,12 @@ def parse_options(
     Raises:
         BadInput: shares that are not three numbers, a quote that does not close, or a vocabulary that is not there.
     """
+    from fedweave.data.partitions.splits import parse_shares  # not above: it imports NumPy
+
     lists = {
         "features": split_names(features, "--features"),
         "exclude": split_names(exclude, "--exclude"),
-        "shares": _parse_shares(shares),
+        "shares": parse_shares(shares, "--shares"),
         "text": _parse_texts(text),
     }
     arguments = {key: value for key, value in {**plain, **lists}.items() if value}
@@ -162,18 +163,3 @@ def _read_vocabulary(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").split()
     except UnicodeDecodeError as error:
         raise BadInput(f"--text: {path} is not text in UTF-8 (byte {error.start}); save it as UTF-8") from error
-
-
-def _parse_shares(text: str) -> dict[str, float]:
-    """Part -> its share; empty for an empty text.
-
-    Raises:
-        BadInput: the text is not three numbers.
-    """
-    try:
-        numbers = [float(word) for word in split_words(text)]
-    except ValueError:
-        numbers = [0.0]
-    if numbers and len(numbers) != len(PARTS):
-        raise BadInput(f"--shares: {text!r} must be three numbers, of train, val and test, such as 0.6,0.2,0.2")
-    return dict(zip(PARTS, numbers, strict=False))

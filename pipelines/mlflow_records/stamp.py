@@ -1,15 +1,15 @@
 """Whether MLflow is up to date with the results of a study, without an import of MLflow.
 
-Digests of the results, of the code and of MLflow's database are compared with those of the last synchronisation.
+A digest of the results and of the code is compared with that of the last synchronisation, and so are the names of the
+database and of the folders of artifacts: nothing in the database is read.
 """
 
 import hashlib
 import json
 import os
-import sqlite3
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,13 @@ from fedweave.errors import BadInput
 FOLDER = Path(".fedweave", "mlflow")
 # Files that are logged of a study, relative to its folder; their sizes and times are compared, not their content.
 LOGGED = ("runs/*/*", "tuned/*/trials/*.json", "ablations/*/table.csv", "leaderboard.csv", "significance.csv")
-# Everything that MLflow shows of an experiment. Changes that a user makes in the UI are in the same tables.
-QUERIES = (
-    "SELECT experiment_id, lifecycle_stage FROM experiments WHERE name = ?",
-    "SELECT r.run_uuid, r.name, r.status, r.lifecycle_stage FROM runs r JOIN experiments e USING (experiment_id) "
-    "WHERE e.name = ? ORDER BY 1",
-    "SELECT t.run_uuid, t.key, t.value FROM tags t JOIN runs r USING (run_uuid) JOIN experiments e "
-    "USING (experiment_id) WHERE e.name = ? ORDER BY 1, 2",
-    "SELECT m.run_uuid, m.key, m.value, m.is_nan, m.step FROM latest_metrics m JOIN runs r USING (run_uuid) "
-    "JOIN experiments e USING (experiment_id) WHERE e.name = ? ORDER BY 1, 2",
-    "SELECT t.key, t.value FROM experiment_tags t JOIN experiments e USING (experiment_id) WHERE e.name = ? ORDER BY 1",
-)
-# The folders of everything that MLflow shows of an experiment; a user may delete them.
-FOLDERS = (
-    "SELECT r.artifact_uri FROM runs r JOIN experiments e USING (experiment_id) WHERE e.name = ? ORDER BY 1",
-    "SELECT m.artifact_location FROM logged_models m JOIN experiments e USING (experiment_id) WHERE e.name = ? "
-    "ORDER BY 1",
-)
 SQLITE = "sqlite:///"
 
 
 def is_current(folder: Path, study: str, uri: str) -> bool:
-    """Whether neither results/<study> nor its record in MLflow has changed since `write`.
+    """Whether results/<study> has not changed since `write`, and its database and artifacts are there.
 
-    A record that is not a file of SQLite is assumed to be unchanged.
+    A record that is not a file of SQLite is assumed to be there. Changes in MLflow itself are not looked for.
 
     Args:
         folder: results/<study>.
@@ -49,10 +32,10 @@ def is_current(folder: Path, study: str, uri: str) -> bool:
         uri: of the tracking store.
     """
     try:
-        stored = json.loads(_stamp_file(study).read_text(encoding="utf-8"))["stamp"]
+        content = json.loads(_stamp_file(study).read_text(encoding="utf-8"))
+        return bool(content["stamp"] == _stamp(results_digest(folder), uri, content["artifacts"]))
     except (OSError, ValueError, KeyError):
         return False
-    return bool(stored == _stamp(results_digest(folder), study, uri))
 
 
 def links(study: str) -> dict[str, str]:
@@ -63,7 +46,7 @@ def links(study: str) -> dict[str, str]:
         return {}
 
 
-def write(results: str, study: str, uri: str, links: Mapping[str, str]) -> None:
+def write(results: str, study: str, uri: str, links: Mapping[str, str], artifacts: str) -> None:
     """Record that MLflow is up to date.
 
     Args:
@@ -71,11 +54,13 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str]) -> None:
         study: its name.
         uri: of the tracking store.
         links: task -> page of its runs, relative to MLflow's address.
+        artifacts: folder of its artifacts, as MLflow names it.
     """
     file = _stamp_file(study)
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps({"stamp": _stamp(results, study, uri), "links": {**links}}), encoding="utf-8")
+    content = {"stamp": _stamp(results, uri, artifacts), "links": {**links}, "artifacts": artifacts}
+    temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.replace(file)
     _failure_file(study).unlink(missing_ok=True)
 
@@ -123,9 +108,9 @@ def results_digest(folder: Path) -> str:
     return _digest(_files(folder))
 
 
-def _stamp(results: str, study: str, uri: str) -> dict[str, Any]:
-    code, record = _digest(_code()), _record_digest(study, uri)
-    return {"uri": uri, "folder": str(Path.cwd()), "code": code, "results": results, "record": record}
+def _stamp(results: str, uri: str, artifacts: str) -> dict[str, Any]:
+    folder, code = str(Path.cwd()), _digest(_code())
+    return {"uri": uri, "folder": folder, "code": code, "results": results, "record": _record_digest(uri, artifacts)}
 
 
 def _digest(lines: Iterator[str]) -> str:
@@ -150,17 +135,12 @@ def _code() -> Iterator[str]:
         yield file.read_text(encoding="utf-8")
 
 
-def _record_digest(study: str, uri: str) -> str:
-    """A digest of the experiment's rows, and of which folders exist; empty where there is no database to be read."""
-    file = Path(uri.removeprefix(SQLITE).partition("?")[0])
+def _record_digest(uri: str, artifacts: str) -> str:
+    """A digest of which database it is, and of the names of the folders with artifacts; empty without a database."""
     if not uri.startswith(SQLITE):
         return "elsewhere"
+    file, folder = Path(uri.removeprefix(SQLITE).partition("?")[0]), Path(artifacts.removeprefix("file://"))
     if not file.is_file():
         return ""
-    try:
-        with closing(sqlite3.connect(file, timeout=10)) as database:
-            rows = [repr(row) for query in QUERIES for row in database.execute(query, (study,))]
-            folders = [folder for query in FOLDERS for (folder,) in database.execute(query, (study,))]
-            return _digest(iter([*rows, *(f"{folder} {is_lost(folder)}" for folder in folders)]))
-    except sqlite3.Error:  # damaged, or of another version: MLflow itself says what is wrong
-        return ""
+    names = sorted(str(path) for pattern in ("*", "models/*") for path in folder.glob(pattern))
+    return _digest(iter([str(file.stat().st_ino), *names]))

@@ -98,12 +98,13 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
         with database.disk_errors(uri or mlflow.get_tracking_uri(), study.name):
             store = writer.connect(study.name, uri)
             tables = results.load_tables(study)
-            outcome = versions.synchronise(store, [*entries.units(study, tables)], whole=True)
+            outcome = versions.synchronise(store, [*entries.units(study, tables)])
             model_ids = registry.log_models(store, study, tables, outcome.ids, models)
             refusals = registry.register_best_models(store, study, tables, outcome.ids, model_ids)
             views.describe(store, study, tables.board)
             links = {task: views.link(store, task) for task in results.by_task(study)}
-            stamp.write(digest, study.name, mlflow.get_tracking_uri(), links)
+            artifacts = store.client.get_experiment(store.experiment).artifact_location
+            stamp.write(digest, study.name, mlflow.get_tracking_uri(), links, artifacts)
     if refusals:
         raise BadInput(refusals[0])
     ids = [outcome.ids[run.name] for run in study.runs]
@@ -122,19 +123,6 @@ def _check_folder(study: Study) -> None:
             f"{study.folder}: its runs are of the study {study.name!r}, and would take the place of {own_folder} in "
             f"MLflow; move it out of {RESULTS}"
         )
-
-
-def log_run(folder: Path | str, uri: str | None = None) -> str:
-    """Log one finished run; returns the parent's run id.
-
-    Raises:
-        BadInput: a missing or broken file.
-    """
-    run = results.load_run(folder)
-    study = Study(str(run.info["study"]), run.folder, (run,), ())
-    store = writer.connect(study.name, uri)
-    unit = entries.run_unit(run, results.compute_tables(study))
-    return versions.synchronise(store, [unit], whole=False).ids[run.name]
 
 
 @contextmanager

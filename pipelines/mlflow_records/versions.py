@@ -31,13 +31,12 @@ class SynchronisationResult(NamedTuple):
     superseded: int
 
 
-def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> SynchronisationResult:
+def synchronise(store: Store, units: Sequence[Unit]) -> SynchronisationResult:
     """Make one current run for each of `units`, whatever was there before; it can be repeated after an interruption.
 
     Args:
         store: MLflow's store.
-        units: what the runs show.
-        whole: `units` are everything that the experiment shows, so that runs of other units are superseded.
+        units: everything that the experiment shows: runs of other units are superseded.
     """
     units_by_name = {unit.name: unit for unit in units}
     current = _match(_run_trees(store), units_by_name)
@@ -48,8 +47,6 @@ def synchronise(store: Store, units: Sequence[Unit], whole: bool) -> Synchronisa
     restored = superseded = 0
     for tree in trees:
         name = tree.parent.data.tags[RUN]
-        if not whole and name not in units_by_name:
-            continue  # another process may be writing it
         if not tree.is_whole:
             _delete(store, tree)
         elif name in current and tree.parent.info.run_id == current[name].parent.info.run_id:

@@ -85,8 +85,8 @@ def _submit_local(tasks: Sequence[StageTask], resources: Sequence[Resources], fo
 def _parameters(cluster: Cluster, resources: Resources, dependencies: Sequence[str]) -> dict[str, Any]:
     """The settings of an array job under submitit's names."""
     flags: dict[str, Any] = {"requeue": True, "kill-on-invalid-dep": "yes", **resources.flags}
-    if resources.gib:
-        flags["mem"] = f"{max(1, round(resources.gib * 1024))}M"
+    if resources.mem:
+        flags["mem"] = resources.mem
     settings: dict[str, Any] = {
         "job_name": NAME,
         "time": resources.minutes,

@@ -8,7 +8,6 @@ methods:
 """
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -67,6 +66,11 @@ class Resources:
         return float(size[1]) * GIB[size[2].upper()] if size else None
 
     @property
+    def mem(self) -> str | None:
+        """Memory as sbatch takes it, or None."""
+        return f"{max(1, round(self.gib * 1024))}M" if self.gib else None
+
+    @property
     def minutes(self) -> int:
         """The limit of time, in whole minutes."""
         return minutes(self.time) or 0
@@ -89,22 +93,12 @@ class Cluster:
         default_factory=dict
     )
 
-    def layers(self, stage: str, method: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """(key, block) of the blocks that apply to `stage` of `method`, the one with the highest priority first."""
-        blocks = ((f"methods.{method}", self.methods.get(method)), (f"stages.{stage}", self.stages.get(stage)))
-        return [(key, block) for key, block in (*blocks, ("default", self.default)) if block]
-
     def resources(self, stage: str, method: str = "") -> Resources:
         """The resources that a task of `stage` (such as `train`), of a run with `method`, requests."""
         merged: dict[str, Any] = {}
-        for _, block in reversed(self.layers(stage, method)):
+        for block in (self.default, self.stages.get(stage) or {}, self.methods.get(method) or {}):
             merged = {**merged, **block, "flags": {**merged.get("flags", {}), **block.get("flags", {})}}
         return construct(Resources, merged, str(FILE))
-
-    def key(self, name: str, stage: str, method: str = "") -> str:
-        """The key in cluster.yaml that sets `name` for `stage`, for a message."""
-        keys = [key for key, block in self.layers(stage, method) if name in block]
-        return f"{FILE}: {keys[0] if keys else f'stages.{stage}'}.{name}"
 
 
 def load(file: Path = FILE) -> Cluster:

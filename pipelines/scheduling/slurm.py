@@ -1,21 +1,19 @@
-"""Queries to SLURM: partitions and nodes before a submission, states of jobs after it."""
+"""Queries to SLURM: whether it takes a request, before a submission, and states of jobs after it."""
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 import psutil
 
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput
 
 from .resources import FILE, Cluster, Resources, minutes
 
-PROGRAMS = ("sbatch", "squeue", "sinfo", "scancel")
 HOST_HINT = f"go to a login node of the cluster, or set executor: local in {FILE} for a trial on this machine"
-CHECKED_SETTINGS = ("partition", "cpus", "memory", "gpus", "time")  # compared with what the nodes have
 ANSWER_TIMEOUT = 120  # seconds for an answer of the controller
 # States of a job that will run, or run again; every other one is an end.
 ACTIVE = {
@@ -50,124 +48,59 @@ class JobState(NamedTuple):
         return self.name in ACTIVE and self.reason != NEVER
 
 
-class NodeGroup(NamedTuple):
-    """Equal nodes of a partition: cores, memory [MiB] and GPUs of one, and the partition's limit of time [minutes]."""
-
-    partition: str
-    default: bool
-    cpus: int
-    mib: int
-    gpus: int
-    minutes: int | None
-
-    @property
-    def gib(self) -> float:
-        """Memory of a node [GiB]."""
-        return self.mib / 1024
-
-
 def run_program(*command: str) -> str:
     """Run one of SLURM's programs; returns what it prints.
 
     Raises:
         BadInput: it is not installed, or the controller does not answer.
     """
-    if shutil.which(command[0]) is None:
-        raise BadInput(f"{command[0]}: not found, so this is not a host of a SLURM cluster; {HOST_HINT}")
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT)
-    except subprocess.TimeoutExpired as error:
-        raise BadInput(
-            f"{command[0]}: no answer within {ANSWER_TIMEOUT} s; try again, or see: scontrol ping"
-        ) from error
+    process = _run(*command)
     if process.returncode:
         raise BadInput(f"{command[0]}: {process.stderr.strip()}; see: scontrol ping")
     return process.stdout
 
 
-def nodes() -> list[NodeGroup]:
-    """The nodes of the cluster, by `sinfo`."""
-    lines = run_program("sinfo", "--noheader", "--exact", "--format=%P|%c|%m|%G|%l").splitlines()
-    return [_parse_nodes(*line.split("|")) for line in lines if line.count("|") == 4]
-
-
-def _parse_nodes(partition: str, cpus: str, mib: str, gres: str, limit: str) -> NodeGroup:
-    return NodeGroup(
-        partition.rstrip("*"),
-        partition.endswith("*"),
-        _parse_number(cpus),
-        _parse_number(mib),
-        _count_gpus(gres),
-        minutes(limit),
-    )
-
-
-def _parse_number(text: str) -> int:
-    return int(text.rstrip("+") or 0)
-
-
-def _count_gpus(gres: str) -> int:
-    """The number of GPUs of a node: 6 for `gpu:a100:4(S:0-1),gpu:2`."""
-    parts = [part.partition("(")[0].split(":") for part in gres.split(",") if part.startswith("gpu")]
-    return sum(int(part[-1]) if part[-1].isdecimal() else 1 for part in parts)
+def _run(*command: str) -> "subprocess.CompletedProcess[str]":
+    if shutil.which(command[0]) is None:
+        raise BadInput(f"{command[0]}: not found, so this is not a host of a SLURM cluster; {HOST_HINT}")
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=ANSWER_TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(
+            f"{command[0]}: no answer within {ANSWER_TIMEOUT} s; try again, or see: scontrol ping"
+        ) from error
 
 
 def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
-    """Refuse requests that no node can meet, before anything is submitted.
+    """Refuse resources that no node has, before anything runs: `sbatch` tries each request without a submission.
 
     Args:
         cluster: cluster.yaml.
         kinds: (stage, method) of the tasks, for example ("train", "ditto").
 
     Raises:
-        BadInput: an unknown partition, or a request beyond every node of its partition.
+        BadInput: this is no host of a SLURM cluster, or a request is refused.
     """
-    for program in PROGRAMS:
-        if shutil.which(program) is None:
-            raise BadInput(f"{program}: not found, so this is not a host of a SLURM cluster; {HOST_HINT}")
-    groups = nodes()
     for stage, method in sorted(set(kinds)):
-        _check(cluster.resources(stage, method), groups, {n: cluster.key(n, stage, method) for n in CHECKED_SETTINGS})
+        resources = cluster.resources(stage, method)
+        options = {"cpus-per-task": resources.cpus, "time": resources.minutes, "mem": resources.mem}
+        options |= {"partition": resources.partition, "gpus-per-node": resources.gpus or None, **resources.flags}
+        given = {name: value for name, value in options.items() if value is not None}
+        words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
+        process = _run("sbatch", "--test-only", *words, "--wrap=true")
+        reason = "; ".join(line.removeprefix("sbatch: error: ") for line in process.stderr.splitlines())
+        if reason := reason if process.returncode else _time_error(resources):
+            task = " of ".join(filter(None, (stage, method)))
+            raise BadInput(f"{FILE}: sbatch refuses {task} with {' '.join(words)}", f"{reason}; correct it there")
 
 
-def _check(resources: Resources, groups: Sequence[NodeGroup], keys: Mapping[str, str]) -> None:
-    candidates = _candidates(resources, groups, keys["partition"])
-    names = ", ".join(dict.fromkeys(group.partition for group in candidates))
-    message = "{}: {}, but no node of partition {} has more than {}; lower it or name another partition"
-    most = {"cpus": max(group.cpus for group in candidates), "gpus": max(group.gpus for group in candidates)}
-    for name, limit in most.items():
-        if (value := getattr(resources, name)) > limit:
-            raise BadInput(message.format(keys[name], value, names, limit))
-    if (resources.gib or 0) > (largest := max(group.gib for group in candidates)):
-        raise BadInput(message.format(keys["memory"], format_value(resources.memory), names, f"{largest * 1024:.0f}M"))
-    if not any(_fits(resources, group) for group in candidates):
-        raise BadInput(
-            f"{keys['partition']}: no node of {names} has these cpus, memory and gpus together; lower one of them"
-        )
-    longest = max(float("inf") if group.minutes is None else group.minutes for group in candidates)
-    if resources.minutes > longest:
-        raise BadInput(
-            f"{keys['time']}: {format_value(resources.time)}, but the limit of partition {names} is {longest:.0f} "
-            "minutes; lower it (a stage that reaches it is queued again, up to `requeues` times), or name another "
-            "partition"
-        )
-
-
-def _candidates(resources: Resources, groups: Sequence[NodeGroup], key: str) -> list[NodeGroup]:
-    """The nodes of the partitions that `resources` names, or of the default one."""
-    partitions = list(dict.fromkeys(group.partition for group in groups))
-    names = resources.partition.split(",") if resources.partition else []
-    for name in names:
-        choose(name, partitions, key)
-    candidates = [group for group in groups if (group.partition in names if names else group.default)]
-    if not candidates:
-        raise BadInput(f"{key}: missing, and the cluster has no default; name one of: {', '.join(partitions)}")
-    return candidates
-
-
-def _fits(resources: Resources, node: NodeGroup) -> bool:
-    enough = resources.cpus <= node.cpus and resources.gpus <= node.gpus
-    return enough and (resources.gib or 0) <= node.gib
+def _time_error(resources: Resources) -> str:
+    """Why the job would wait for ever: sbatch takes a time beyond the limit of every partition; else empty."""
+    rows = [line.split("|") for line in run_program("sinfo", "--noheader", "--format=%P|%l").splitlines()]
+    named = resources.partition.split(",") if resources.partition else [name for name, _ in rows if name[-1] == "*"]
+    limits = [minutes(limit) for name, limit in rows if name in named or name.rstrip("*") in named]
+    longest = max((float("inf") if limit is None else limit for limit in limits), default=float("inf"))
+    return f"the limit of the partition is {longest:.0f} minutes" if resources.minutes > longest else ""
 
 
 def states(executor: str, jobs: Iterable[str]) -> dict[str, JobState]:

@@ -116,7 +116,6 @@ def test_a_replaced_run_is_kept_and_is_current_again_after_a_revert(store: str, 
     assert old.data.tags["superseded.reason"] == "method.lam: 1.0 -> 3.0"
     assert {"superseded.commit", "superseded.at"} <= {*old.data.tags}
     assert [record for _, record in state(store).values()].count("superseded") == 1 + 2
-    assert tracking.log_run(info.parent, store) == second.ids[1]
     info.write_text(before)
     third = tracking.log_study(folder, store)
     assert (third.ids, third.new, third.restored, third.superseded) == (first.ids, 0, 1, 1)
@@ -240,7 +239,7 @@ def test_a_run_that_may_not_be_compared_has_scores_and_no_rank(
 
 
 def test_the_machines_load_is_logged_as_system_metrics(store: str, tmp_path: Path) -> None:
-    parent = tracking.log_run(small(tmp_path / "results" / "toy") / "runs" / "blobs-local", store)
+    parent = tracking.log_study(small(tmp_path / "results" / "toy"), store).ids[1]
     history = MlflowClient(store).get_metric_history(parent, "system/cpu_utilization_percentage")
     assert [(point.value, point.timestamp) for point in history] == [
         (50.0, 1_700_000_000_000),
@@ -248,19 +247,8 @@ def test_the_machines_load_is_logged_as_system_metrics(store: str, tmp_path: Pat
     ]
 
 
-def test_a_single_run_does_not_change_unfinished_runs_of_other_writers(store: str, tmp_path: Path) -> None:
-    runs = small(tmp_path / "results" / "toy") / "runs"
-    first, client = tracking.log_run(runs / "blobs-local", store), MlflowClient(store)
-    client.update_run(first, status="RUNNING")  # as if another process were still writing it
-    tracking.log_run(runs / "blobs-fedaghn", store)
-    assert client.get_run(first).info.lifecycle_stage == "active"
-    second = tracking.log_run(runs / "blobs-local", store)
-    assert second != first
-    assert client.get_run(first).info.lifecycle_stage == "deleted"
-
-
 def test_each_layer_of_a_graph_is_a_step(store: str, tmp_path: Path) -> None:
-    parent = tracking.log_run(small(tmp_path / "results" / "toy") / "runs" / "blobs-fedaghn", store)
+    parent = tracking.log_study(small(tmp_path / "results" / "toy"), store).ids[0]
     names = [item.path for item in MlflowClient(store).list_artifacts(parent, "images")]
     for layer in ("conv1", "fc2", "all layers"):
         assert sum(layer.replace(" ", "%20") in name or layer in name for name in names) >= 2

@@ -136,7 +136,7 @@ def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monke
     whole = {f"{name} in MLflow": base + page(number[name]) for name in number}
     Path("params.yaml").write_text("study: mine  # ours\n", encoding="utf-8")
     assert dict(ui._run_links()) == whole
-    stamp.write("digest", "mine", store, {"digits": "#/one", "arms": "#/two"})
+    stamp.write("digest", "mine", store, {"digits": "#/one", "arms": "#/two"}, "")
     tasks = {"digits, mine, in MLflow": f"{base}#/one", "arms, mine, in MLflow": f"{base}#/two"}
     assert dict(ui._run_links()) == {"another in MLflow": whole["another in MLflow"], **tasks}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from fedweave.data.partitions.splits import parse_shares
 from fedweave.deployment.export import PACKAGE
 from fedweave.deployment.node import client_data, own_rows
 from fedweave.deployment.server.folders import lock_folder
@@ -166,7 +167,7 @@ def write_rows(options: argparse.Namespace) -> None:
     from fedweave.prediction import input_description
 
     encoding = user_files.check_encoding(options.file, options.encoding)
-    shares, spec = own_rows.parse_shares(options.shares), app_spec(options.app)
+    shares, spec = parse_shares(options.shares, "--shares"), app_spec(options.app)
     own_rows.check_client(options.client)
     names = input_description.name_columns(spec.scaling)
     names += [options.label] if spec.data["targets"] is None else []

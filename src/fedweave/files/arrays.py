@@ -3,23 +3,18 @@
 A reader of this module allocates at most the size of the file, or the limit that its caller gives.
 """
 
-import ast
 import math
-import re
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+from numpy.lib import format as npy
 
-MAGIC = b"\x93NUMPY"
 MAX_DIMENSIONS = 8  # more than any array of this project has
-MAX_ELEMENT_BYTES = 1 << 16  # a text can be long
-MAX_HEADER_BYTES = 1 << 16
 MAX_BYTES = 4 << 30  # of all arrays of one file
-_CODE = re.compile(r"[<>|=]?([biufcSU])(\d{1,6})")
-_WIDTHS = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 class Layout(NamedTuple):
@@ -33,30 +28,6 @@ class Layout(NamedTuple):
     def length(self) -> int:
         """Bytes of all elements, as a Python integer, which cannot overflow."""
         return math.prod(self.shape) * self.dtype.itemsize
-
-
-def plain_dtype(code: object) -> np.dtype[Any]:
-    """The element type of `code`, such as "<f8": booleans, numbers and texts of a fixed width.
-
-    Raises:
-        ValueError: any other type, among them objects, records and dates.
-    """
-    match = _CODE.fullmatch(code) if isinstance(code, str) else None
-    if match is None:
-        raise ValueError(f"elements of type {code!r:.40} are refused")
-    kind, width = match[1], int(match[2])
-    if width not in _WIDTHS.get(kind, (width,)) or not 0 < width * (4 if kind == "U" else 1) <= MAX_ELEMENT_BYTES:
-        raise ValueError(f"there are no elements of type {code!r:.40}")
-    return np.dtype(match[0])
-
-
-def check_shape(shape: object) -> tuple[int, ...]:
-    """`shape` if it is a tuple of a few sizes; raises ValueError otherwise."""
-    if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS:
-        raise ValueError(f"{shape!r:.80} is not a shape")
-    if not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
-        raise ValueError(f"{shape!r:.80} is not a shape")
-    return shape
 
 
 def build_array(raw: bytes | bytearray, layout: Layout) -> np.ndarray:
@@ -84,19 +55,15 @@ def read_header(file: IO[bytes]) -> Layout:
     Raises:
         ValueError: it is no such header, or the elements are not plain booleans, numbers or texts.
     """
-    start = file.read(8)
-    if start[:6] != MAGIC or start[6:] not in (b"\1\0", b"\2\0", b"\3\0"):
-        raise ValueError("it does not begin as a .npy file")
-    size = int.from_bytes(file.read(2 if start[6] == 1 else 4), "little")
-    if size > MAX_HEADER_BYTES:
-        raise ValueError(f"its header has {size} bytes")
-    text = file.read(size)
-    if len(text) < size:
-        raise ValueError("it ends within its header")
-    fields = ast.literal_eval(text.decode("utf-8" if start[6] == 3 else "latin-1").strip())
-    if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
-        raise ValueError("its header does not describe an array")
-    return Layout(plain_dtype(fields["descr"]), check_shape(fields["shape"]), fields["fortran_order"] is True)
+    version = npy.read_magic(file)
+    if version not in HEADERS:
+        raise ValueError(f"a .npy file of version {version}")
+    shape, fortran, dtype = HEADERS[version](file)
+    if dtype.kind not in "biufcSU" or not dtype.itemsize:
+        raise ValueError(f"elements of type {dtype.str!r:.40} are refused")
+    if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):
+        raise ValueError(f"{shape!r:.80} is not a shape")
+    return Layout(dtype, shape, fortran)
 
 
 def map_npy(path: Path) -> np.ndarray:
@@ -139,18 +106,3 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarra
         if layout.length > member.file_size:
             raise ValueError(f"{member.filename} ends within its array")
         return build_array(bytearray(file.read()), layout)
-
-
-def objects_offset(raw: bytes) -> int:
-    """The offset of the pickle in the bytes of a .npy file of objects; 0 if `raw` is not a .npy file.
-
-    Raises:
-        ValueError: a header that is too long.
-    """
-    if not raw.startswith(MAGIC):
-        return 0
-    length_bytes = 2 if raw[6:7] == b"\1" else 4
-    size = int.from_bytes(raw[8 : 8 + length_bytes], "little")
-    if size > MAX_HEADER_BYTES:
-        raise ValueError(f"its header has {size} bytes")
-    return 8 + length_bytes + size

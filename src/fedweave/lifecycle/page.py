@@ -16,6 +16,7 @@ from fedweave.lifecycle.roles import FIRST, MOVES
 from fedweave.metrics import clip, higher_is_better, unit
 from fedweave.report import html
 from fedweave.results import format_interval, format_score
+from fedweave.results.repetitions import interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,17 +90,11 @@ def _answers(life: Lifecycle, metric: str) -> Iterator[tuple[str, str]]:
 
 def interval_of_mean(scores: np.ndarray, metric: str) -> tuple[float, float, float]:
     """(mean, low, high): the 95 % interval of the mean over clients, by Student's t; NaN for one client."""
-    from scipy.stats import t
-
     scores = scores[np.isfinite(scores)]
     if not len(scores):
         return math.nan, math.nan, math.nan
-    if len(scores) == 1:
-        return float(scores[0]), math.nan, math.nan
-    half = float(t.ppf(0.975, len(scores) - 1) * scores.std(ddof=1) / math.sqrt(len(scores)))
-    mean = float(scores.mean())
-    low, high = clip(metric, [mean - half, mean + half])
-    return mean, float(low), float(high)
+    low, high = clip(metric, interval(scores))
+    return float(scores.mean()), float(low), float(high)
 
 
 def _draw_means(record: "pd.DataFrame", styles: Any, metric: str, moves: list[int]) -> list[str]:

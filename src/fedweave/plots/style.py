@@ -220,25 +220,17 @@ def space_labels(targets: ArrayLike, gap: float, low: float, high: float) -> np.
     """Positions near `targets`, in the same order, at least `gap` from each other and inside [low, high] if they
     fit.
     """
+    from scipy.optimize import isotonic_regression
+
     positions = np.asarray(targets, dtype=np.float64)
+    if not len(positions):
+        return positions
     order = np.argsort(positions, kind="stable")
     steps = gap * np.arange(len(positions))
-    fitted = _isotonic(positions[order] - steps).clip(low, max(low, high - gap * (len(positions) - 1)))
+    fitted = isotonic_regression(positions[order] - steps).x.clip(low, max(low, high - gap * (len(positions) - 1)))
     placed = np.empty_like(positions)
     placed[order] = fitted + steps
     return placed
-
-
-def _isotonic(values: np.ndarray) -> np.ndarray:
-    """Nearest non-decreasing sequence in least squares (pool adjacent violators)."""
-    blocks: list[tuple[float, int]] = []
-    for value in values:
-        mean, size = float(value), 1
-        while blocks and blocks[-1][0] > mean:
-            before, count = blocks.pop()
-            mean, size = (mean * size + before * count) / (size + count), size + count
-        blocks.append((mean, size))
-    return np.repeat([b[0] for b in blocks], [b[1] for b in blocks]) if blocks else values
 
 
 def name_ends(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.lib import format as npy
 
 from fedweave.errors import BadInput
 from fedweave.files import arrays
@@ -98,4 +99,7 @@ def _read(path: Path, unpickle: Callable[[bytes], Any]) -> Any:
 
 def unpickle_arrays(raw: bytes) -> Any:
     """As `read_arrays`, of the bytes of a file; raises nearly anything if they are damaged."""
-    return _ArrayUnpickler(io.BytesIO(raw[arrays.objects_offset(raw) :]), encoding="latin1").load()
+    file = io.BytesIO(raw)
+    if raw.startswith(npy.MAGIC_PREFIX):
+        arrays.HEADERS[npy.read_magic(file)](file)
+    return _ArrayUnpickler(file, encoding="latin1").load()

@@ -17,13 +17,13 @@ from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine import engine, evaluation
 from fedweave.engine.clients import Clients
-from fedweave.engine.executors import Loop, set_precision
+from fedweave.engine.executors import Loop, choose_device, set_precision
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import State
 from fedweave.engine.schedule import cohort, evaluation_cohort
 from fedweave.engine.start import admission, initial_model
 from fedweave.engine.uploads import finite_rows, protect_uploads, reference
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, relocate
 from fedweave.files.atomic import save_tensors
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
@@ -221,15 +221,8 @@ def device_of(name: str) -> str:
         BadInput: an unknown name, or "cuda" without a GPU.
     """
     choose(name, DEVICES, "device")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise BadInput("device", f"'cuda', but there is no GPU here: {_reason()}; choose cpu or auto")
-    return "cuda" if name != "cpu" and torch.cuda.is_available() else "cpu"
-
-
-def _reason() -> str:
-    if torch.version.cuda is None:
-        return "this PyTorch is built for CPUs only"
-    return "PyTorch sees none (look at nvidia-smi and at CUDA_VISIBLE_DEVICES)"
+    with relocate({"train.device": "device"}):
+        return choose_device(name)
 
 
 def to_device(tree: Tree, device: str) -> Tree:

@@ -1,7 +1,7 @@
 """Rows of the owner of a node as the file of a client, encoded and scaled like the rows of the run."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import torch
 
 from fedweave import exported_model
 from fedweave.data import Partition
+from fedweave.data.partitions.splits import check_shares
 from fedweave.deployment.node.client_data import ClientFile
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput, format_count, format_value
@@ -24,34 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPLIT = 41  # random stream of the seed: which rows train
-SHARES = (0.6, 0.2, 0.2)
+SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
 EXPORT_COMMAND = "fedweave federate export --data"
 ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
-
-
-def parse_shares(text: str) -> list[float]:
-    """The shares of train, val and test, from the text of an option.
-
-    Raises:
-        BadInput: they are not three numbers that add up to 1, or no row would train.
-    """
-    try:
-        shares = [float(share) for share in text.split(",")]
-    except ValueError as error:
-        raise BadInput(
-            "--shares", f"{format_value(text)} must be three numbers with commas, such as 0.6,0.2,0.2"
-        ) from error
-    check_shares(shares)
-    return shares
-
-
-def check_shares(shares: Sequence[float]) -> None:
-    """Refuse shares that are not three numbers from 0 to 1 that add up to 1, the first above 0."""
-    are_shares = len(shares) == len(WIDTHS) and all(0 <= share <= 1 for share in shares)  # false for NaN
-    if not are_shares or abs(sum(shares) - 1) > 1e-6:
-        raise BadInput("--shares", f"{[*shares]} must be three numbers that add up to 1, of train, val and test")
-    if shares[0] <= 0:
-        raise BadInput("--shares", f"{[*shares]} leave no row for training; the first number must be above 0")
 
 
 def check_client(client: int) -> None:
@@ -61,7 +37,7 @@ def check_client(client: int) -> None:
 
 
 def of_table(
-    spec: AppSpec, table: "pd.DataFrame", label: str, client: int, time: str = "", shares: Sequence[float] = SHARES
+    spec: AppSpec, table: "pd.DataFrame", label: str, client: int, time: str = "", shares: Mapping[str, float] = SHARES
 ) -> ClientFile:
     """The client file of a table that has the columns of the run's table.
 
@@ -69,7 +45,7 @@ def of_table(
         label: column of the class, or of the number to predict.
         client: identity of the client; a larger number than those of the specification is a newcomer's.
         time: column by which rows are ordered, so that the first ones train; default: rows are drawn.
-        shares: of train, val and test.
+        shares: of "train", "val" and "test".
 
     Raises:
         BadInput: the run was not made from such a table, the table has rows of another client, or a column or a class
@@ -163,7 +139,7 @@ def of_arrays(
     y: np.ndarray,
     client: int,
     time: np.ndarray | None = None,
-    shares: Sequence[float] = SHARES,
+    shares: Mapping[str, float] = SHARES,
 ) -> ClientFile:
     """The client file of rows `x` [M, ...], as the data set of the run has them, and their classes or numbers `y` [M].
 
@@ -171,7 +147,7 @@ def of_arrays(
         BadInput: another shape, an unknown class, or values that are not finite.
     """
     check_client(client)
-    check_shares(shares)
+    check_shares(shares, "--shares")
     facts = spec.data
     if facts["kind"] != "images":
         raise BadInput(spec.run.key, f"its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
@@ -238,7 +214,7 @@ def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
 
 
 def _split_rows(
-    count: int, time: np.ndarray | None, shares: Sequence[float], seed: int, client: int
+    count: int, time: np.ndarray | None, shares: Mapping[str, float], seed: int, client: int
 ) -> dict[str, torch.Tensor]:
     """Rows of train, val and test, each ascending."""
     order = (
@@ -246,10 +222,10 @@ def _split_rows(
         if time is None
         else np.argsort(_parse_times(time), kind="stable")
     )
-    ends = np.rint(np.cumsum(shares) * count).astype(int)
+    ends = np.rint(np.cumsum([shares.get(name, 0.0) for name in WIDTHS]) * count).astype(int)
     if not ends[0]:
         raise BadInput(
-            "--shares", f"{[*shares]} of {format_count(count, 'row')} leave none for training; give more rows"
+            "--shares", f"{[*shares.values()]} of {format_count(count, 'row')} leave none for training; give more rows"
         )
     pieces = np.split(order, ends[:-1])
     return {name: torch.from_numpy(np.sort(piece)) for name, piece in zip(WIDTHS, pieces, strict=True)}
