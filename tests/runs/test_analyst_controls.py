@@ -148,6 +148,21 @@ def test_probabilities_are_compared_with_the_shares_of_all_clients() -> None:
     assert losses[BASE_RATE] == pytest.approx(expected, rel=1e-5)
 
 
+def test_many_rows_have_the_base_rate_alone_and_their_inputs_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitted, "MOST_ROWS", 100)
+    shapes, client_tables = [], fitted.client_tables
+
+    def record(*arguments: Any) -> list[ClientTable]:
+        tables = client_tables(*arguments)
+        shapes.extend(one.train.shape[1] for one in tables)
+        return tables
+
+    monkeypatch.setattr(fitted, "client_tables", record)
+    controls = compare((SCORE > 0.5).astype(int), metric="log_loss").controls()
+    assert {*controls["control"]} == {"Majority class", BASE_RATE}
+    assert {*shapes} == {0}
+
+
 def test_images_and_single_methods_have_none(tmp_path: Path) -> None:
     images = fw.Federation.from_dataset("digits", "iid", clients=4)
     done = fw.compare(images, ["local", "fedavg"], model="linear", **QUIET, out=tmp_path / "images", tune=0)

@@ -104,14 +104,20 @@ def _digest(tables: Sequence[ClientTable], classes: int) -> str:
 
 
 def client_tables(prepared: PreparedRun) -> list[ClientTable]:
-    """The rows of all clients, columns scaled to mean 0 and variance 1 over all training rows."""
+    """The rows of all clients, columns scaled to mean 0 and variance 1 over all training rows.
+
+    Of federations that have the base rate alone, the inputs have no columns: of a large table they would fill memory.
+    """
     task, federation = prepared.method.task, prepared.federation
     cohort = evaluation_cohort(federation, 0, 0, positions=torch.arange(federation.clients))
+    first = cohort.client_data(0)
+    columns = design(task, first, first.train[:1]).shape[1] - 1
+    used = columns if _are_few(federation.clients, int(federation.sizes.sum()), columns) else 0
     parts = []
     for i in range(len(cohort)):
         data = cohort.client_data(i)
         rows = [part[part >= 0] for part in (data.train, data.val, data.test)]
-        inputs = [design(task, data, part)[:, 1:].cpu().numpy() for part in rows]
+        inputs = [design(task, data, part)[:, 1:].cpu().numpy() if used else np.zeros((len(part), 0)) for part in rows]
         targets = [_targets(task, data, part) for part in rows[:2]]
         parts.append(ClientTable(inputs[0], targets[0], inputs[1], targets[1], inputs[2]))
     every = np.concatenate([part.train for part in parts])
@@ -129,8 +135,7 @@ def fit_tables(tables: Sequence[ClientTable], classes: int) -> dict[str, Outputs
     Boosting of clients that are too small for one split is left out: it is their mean.
     """
     outputs = {BASE_RATE: _base_rates(tables, classes)} if classes else {}
-    rows, columns = sum(len(table.train) for table in tables), tables[0].train.shape[1]
-    if len(tables) > MOST_CLIENTS or rows > MOST_ROWS or columns > MOST_COLUMNS:
+    if not _are_few(len(tables), sum(len(table.train) for table in tables), tables[0].train.shape[1]):
         return outputs
     prior = _base_rate(tables, classes)
     linear = fit_logistic if classes else fit_ridge
@@ -140,6 +145,11 @@ def fit_tables(tables: Sequence[ClientTable], classes: int) -> dict[str, Outputs
     outputs[POOLED_BOOSTING] = boost(tables, classes)
     outputs[PARTIAL] = pool_partially(tables, classes)
     return outputs
+
+
+def _are_few(clients: int, rows: int, columns: int) -> bool:
+    """Whether controls are fitted to the inputs of so many clients, training rows and columns."""
+    return clients <= MOST_CLIENTS and rows <= MOST_ROWS and 0 < columns <= MOST_COLUMNS
 
 
 def _targets(task: Task, data: Any, rows: Tensor) -> np.ndarray:
