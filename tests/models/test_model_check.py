@@ -150,7 +150,7 @@ def test_a_head_that_is_not_the_last_layer_is_refused_by_methods_that_split() ->
     with pytest.raises(BadInput, match="applies the head '1' alone"):
         task.call(task.init(0), torch.rand(2, 5), "classify")
     with pytest.raises(
-        BadInput, match="head: 'nowhere' is not a layer of Functional with parameters; choices: first, second"
+        BadInput, match="head: 'nowhere' is not a layer of Functional with trained parameters; choices: first, second"
     ):
         wrap(Functional, (6,), CLASSES, head="nowhere")
 

@@ -16,6 +16,7 @@ from fedweave.engine.engine import run
 from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.records import Settings
 from fedweave.engine.schedule import Training
+from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.models.keyed_functions import KeyedFunctions
 from fedweave.models.keyed_layers import make_keyed
@@ -382,6 +383,20 @@ def test_instances_keep_their_values_and_classes_are_drawn() -> None:
     assert {*task.constants} == {"0.weight", "0.bias"}
     assert not task.buffers
     assert {*task.init(0)} == {"1.weight", "1.bias"}
+
+
+def test_a_last_layer_that_is_frozen_is_no_head() -> None:
+    """The layer before it would be one, without a word; so it is refused, unless the head has a name."""
+    net = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    net[2].requires_grad_(False)
+    with pytest.raises(BadInput, match=r"^model: Sequential: '2', which gives the outputs, is frozen, .*: head='0'$"):
+        wrap(net, (6,), 3)
+    with pytest.raises(BadInput, match="head: '2' is not a layer of Sequential with trained parameters; choices: 0"):
+        wrap(net, (6,), 3, head="2")
+    assert wrap(net, (6,), 3, head="0").head == "0"
+    net[2].requires_grad_(True)
+    net[0].requires_grad_(False)
+    assert wrap(net, (6,), 3).head == "2"
 
 
 def test_the_code_hash_depends_on_structure_source_and_values() -> None:

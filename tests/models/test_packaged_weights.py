@@ -12,6 +12,7 @@ from hosts import Hosts, planned, same
 from safetensors.torch import save_file
 
 import fedweave as fw
+from fedweave import exported_model
 from fedweave.client.task import RowClassification
 from fedweave.comparison.plan import plan
 from fedweave.errors import BadInput
@@ -74,6 +75,23 @@ def test_rows_that_are_no_codes_are_one_line(code: float, normalize: str | None,
     with pytest.raises(BadInput) as error:
         fw.fit("fedavg", toy, model={"name": "word_vectors", "weights": package}, rounds=1)
     assert str(error.value).startswith(line)
+
+
+def test_codes_of_new_rows_are_checked(package: str, tmp_path: Path) -> None:
+    """In predictions and by an exported folder; a code below -1 would be no piece, and a part of one another piece."""
+    rows = np.array(CODES * 8)
+    toy = fw.Federation.from_arrays(rows, [0, 1, 1] * 8, client=["a", "b"] * 12, normalize="none")
+    result = fw.fit("fedavg_ft", toy, model={"name": "word_vectors", "weights": package}, rounds=1)
+    exported = exported_model.load(result.export(tmp_path / "a", "a"))
+    np.testing.assert_allclose(result.predict(rows, "a"), exported.predict(rows))
+    for code in (-2, 4, 0.5):
+        bad = rows.astype(float)
+        bad[3, 1] = code
+        problem = rf"^x: the model reads codes from -1 to 3, not {code}; make them with encode_texts"
+        with pytest.raises(BadInput, match=problem):
+            result.predict(bad, "a")
+        with pytest.raises(exported_model.InputError, match=problem):
+            exported.predict(bad)
 
 
 @pytest.mark.parametrize(

@@ -197,6 +197,42 @@ def test_bad_configurations_are_refused(path: str, value: Any, words: list[str])
 
 
 @pytest.mark.parametrize(
+    ("method", "model", "words"),
+    [
+        (
+            "fedavg",
+            {"name": "mlp", "adapter": {"name": "lora", "rank": 70, "targets": ["fc1"]}},
+            ["tasks.digits.model.adapter.rank: 70", "fc1.weight is a matrix of 64 x 64", "at most 64"],
+        ),
+        (
+            "fedavg",
+            {"name": "mlp", "adapter": {"name": "lora", "targets": ["conv"]}},
+            ["tasks.digits.model.adapter.targets: 'conv' names no layer", "fc1"],
+        ),
+        (
+            "scaffold",
+            {"name": "mlp", "adapter": {"name": "lora", "mix": "product"}},
+            ["runs.a", "mix: product", "SCAFFOLD takes none"],
+        ),
+        ("fedpac", {"name": "linear"}, ["runs.a: FedPAC needs a trained layer below the head", "model linear"]),
+        ("fedpac", {"name": "mlp", "adapter": "head"}, ["FedPAC needs a trained layer", "mlp and its adapter"]),
+        ("fedah", {"name": "mlp", "hidden": []}, ["FedAH needs a trained layer below the head", "drop the run"]),
+        ("fedper", {"name": "linear"}, ["FedPer keeps every parameter of the model linear at the client"]),
+    ],
+)
+def test_models_that_do_not_fit_their_adapters_or_methods_are_refused(
+    method: str, model: dict[str, Any], words: list[str]
+) -> None:
+    """Before any work, where the sizes of the data set are published."""
+    content = good()
+    content["runs"] = {"a": {"task": "digits", "method": method}}
+    content["tasks"]["digits"]["model"] = model
+    with pytest.raises(BadInput) as caught:
+        validate.check(spec.parse(content))
+    line(caught, words)
+
+
+@pytest.mark.parametrize(
     ("method", "changes", "words"),
     [
         ("fedamp", {}, ["train.bn_buffers average", "fedamp takes no mean", "fedavg"]),

@@ -22,7 +22,7 @@ from fedweave.client.solvers import Loss, masked_mean
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Metric
 from fedweave.models.adapters import low_ranks
-from fedweave.models.base import ClientModel, Inputs, find_constants, find_norms, layers
+from fedweave.models.base import BODY, ClientModel, Inputs, find_constants, find_norms, layers
 from fedweave.models.gcn import SparseMatrix
 from fedweave.tensors import trees
 from fedweave.tensors.seeding import use_seed
@@ -188,7 +188,8 @@ class Task(ABC):
     @property
     def capabilities(self) -> frozenset[str]:
         """Properties of the task that a method may require in `needs`."""
-        return frozenset({"pooled_rows", *(("batch_norm",) if self.norms else ())})
+        has_body = {*self.params} - {*self.head}
+        return frozenset({"pooled_rows", *(("batch_norm",) if self.norms else ()), *((BODY,) if has_body else ())})
 
     @abstractmethod
     def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:

@@ -21,7 +21,19 @@ from .inputs import describe_inputs, has_inputs, join_inputs
 from .model import ABOUT, LOADER, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities
 from .pixels import WHITE, divide_bytes, scale_pixels
 from .serving import PyfuncModel, _load_pyfunc
-from .values import EXACT, KINDS, as_labels, as_numbers, as_plain, as_text, as_times, check_zones, name_of, type_names
+from .values import (
+    EXACT,
+    KINDS,
+    as_labels,
+    as_numbers,
+    as_plain,
+    as_text,
+    as_times,
+    check_zones,
+    find_no_code,
+    name_of,
+    type_names,
+)
 
 __all__ = [
     "ABOUT",
@@ -49,6 +61,7 @@ __all__ = [
     "describe_inputs",
     "divide_bytes",
     "encode_column",
+    "find_no_code",
     "has_inputs",
     "is_encoded",
     "join_inputs",

@@ -12,7 +12,7 @@ from .columns import as_images, as_table, check_client, check_columns, encode_co
 from .errors import InputError
 from .inputs import has_inputs, join_inputs
 from .pixels import divide_bytes, refuse_files, scale_pixels
-from .values import as_labels, as_plain
+from .values import as_labels, as_plain, find_no_code
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,6 +102,8 @@ class Model:
         inputs = self._scale_series(x) if kind == "series" else self._scale(as_images(x) if kind == "images" else x)
         if not np.isfinite(inputs).all():
             raise InputError("x: a value is missing or infinite; drop its row, or fill it in")
+        if (codes := self.about.get("codes")) and (problem := find_no_code(inputs, codes)):
+            raise InputError(f"x: the model {problem}")
         return inputs
 
     def _as_array(self, rows: Any) -> np.ndarray:

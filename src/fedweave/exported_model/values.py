@@ -55,6 +55,16 @@ def as_plain(values: Any) -> np.ndarray:
     return array
 
 
+def find_no_code(x: np.ndarray, codes: tuple[int, int]) -> str:
+    """What is wrong with rows [M, ...] that must hold whole numbers from codes[0] to codes[1]; "" if nothing is."""
+    low, high = codes
+    wrong = x[(x != np.floor(x)) | (x < low) | (x > high)]
+    if not len(wrong):
+        return ""
+    way = "make them with encode_texts and the tokenizer of the vectors"
+    return f"reads codes from {low} to {high}, not {wrong[0]:g}; {way}"
+
+
 def _has_changed(values: Iterable[Any], array: np.ndarray) -> bool:
     """Whether NumPy has made texts of numbers, or fractions of whole numbers that float64 does not have."""
     if array.dtype.kind in "US":

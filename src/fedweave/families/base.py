@@ -72,6 +72,17 @@ class SplitClient(Method):
         return {**received, **client}
 
 
+def check_parts(method: Method, model: str, where: str) -> None:
+    """Refuse a method whose parts of the `model`, private and shared ones, do not fit the model; `where` is the run.
+
+    Raises:
+        BadInput: one line that names the method and the way out.
+    """
+    check_local_names(method)
+    check_adapters(method, where)
+    check_shared_part(method, model, where)
+
+
 def check_local_names(method: Method) -> None:
     """Refuse a method that keeps names at the client that its task's model does not have, as they would be ignored.
 

@@ -13,6 +13,7 @@ from fedweave.client.local_training import Fit
 from fedweave.engine.registry import method
 from fedweave.families.heads import body
 from fedweave.families.local_aggregation import LocalAggregation
+from fedweave.models.base import BODY
 from fedweave.settings import Epochs, IntegerSpace
 from fedweave.tensors.trees import Params
 
@@ -25,6 +26,7 @@ class FedAH(LocalAggregation):
     head_epochs: Annotated[Epochs, IntegerSpace(1, 5), "τ, epochs of head training before the body's"] = 1
 
     label = "FedAH"
+    needs = frozenset({BODY})
 
     @property
     def aggregated_names(self) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from fedweave.engine.protocol import ClientState, Server, Start, Update
 from fedweave.engine.registry import method
 from fedweave.families.heads import aligned_losses, body, class_statistics, head_shape, head_weights
 from fedweave.families.weaving import Weaving
+from fedweave.models.base import BODY
 from fedweave.settings import Epochs, LogSpace, Rate, Share, Weight
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
@@ -42,7 +43,7 @@ class FedPAC(Weaving):
 
     label = "FedPAC"
     parameters = ("model", "head")
-    needs = frozenset({"classes"})
+    needs = frozenset({"classes", BODY})
 
     @property
     def epochs(self) -> int:

@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import Any, ClassVar, Literal, Protocol
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from fedweave.errors import BadInput
 from fedweave.tensors.trees import is_mapped
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # buffers of batch normalisation
+BODY = "a trained layer below the head"  # a capability: what methods that train head and body by turns need
 CONSTANTS = "_constants"  # the attribute of a module with the names of those of its buffers that are constants
 Inputs = Any
 """A batch [B, ...], or for graph clients the tuple (x [V, F], edges [3, E], weight [E])."""
@@ -66,17 +66,10 @@ class ClientModel(nn.Module, ABC):
             BadInput: one line that names the option, its value and the way out.
         """
 
-    def check_rows(self, x: np.ndarray, scaling: str, where: str) -> None:
-        """Refuse rows that the model cannot read, before training.
-
-        Args:
-            x: the rows [M, ...] as the data set has them.
-            scaling: name of their normalisation.
-            where: place of the task in messages.
-
-        Raises:
-            BadInput: one line that names the value and the way out.
-        """
+    @property
+    def codes(self) -> tuple[int, int] | None:
+        """Smallest and largest code, where rows hold codes that the model looks up; None: they hold numbers."""
+        return None
 
     @abstractmethod
     def features(self, x: Inputs, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
+from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import model
 from fedweave.settings import AtLeast, AtMost, Size
 
@@ -73,6 +74,7 @@ class MLP(Perceptron):
         *,
         hidden: Widths = 64,
         embedding: Annotated[Size, "width of the vector of a category's value"] = 8,
+        weights: Annotated[str, "file or folder of weights to start from; '': drawn at random"] = "",
     ) -> None:
         coded = [i for i, codes in enumerate(categories) if codes]
         width = [min(embedding, categories[i]) for i in coded]
@@ -81,6 +83,8 @@ class MLP(Perceptron):
         self.numbers = tuple(i for i in range(prod(shape)) if i not in {*coded})
         for i, size in zip(coded, width, strict=True):
             self.add_module(f"embedding{i}", nn.Embedding(categories[i], size))
+        if weights:
+            load_weights(self, weights, head="fc")
 
     def to_vectors(self, x: Tensor) -> Tensor:
         """[B, *shape] as vectors [B, D]: numbers first, then the vectors of categories."""

@@ -275,9 +275,10 @@ def _inspect(
     layers = dict(module.named_modules())
     owners = [layer_name for layer_name, layer in layers.items() if layer._parameters]
     if head is not None and (head not in layers or not any(True for _ in layers[head].parameters())):
-        raise BadInput(_head_error(head, f"is not a layer of {name} with parameters", filter(None, owners)))
+        raise BadInput(_head_error(head, f"is not a layer of {name} with trained parameters", filter(None, owners)))
     calls: list[tuple[str, Any]] = []
-    candidates = [layer_name for layer_name in layers if layer_name and (layer_name in owners or layer_name == head)]
+    frozen = [path for path, layer in layers.items() if CONSTANTS in layer.__dict__ and not [*layer.parameters()]]
+    candidates = [path for path in layers if path and path in (*owners, *frozen, head)]
     handles = [layers[p].register_forward_hook(lambda *args, p=p: calls.append((p, args[2]))) for p in candidates]
     with torch.no_grad(), _DropoutDetector() as dropout:
         outputs = _run(module, torch.rand(2, *shape), name, inputs)
@@ -286,6 +287,12 @@ def _inspect(
     order = [layer_name for layer_name, _ in calls]
     if head is not None and head not in order:
         raise BadInput(_head_error(head, f"does not run in the forward of {name}", dict.fromkeys(order)))
+    if head is None and order and order[-1] in frozen:
+        raise BadInput(
+            f"model: {name}",
+            f"{order[-1]!r}, which gives the outputs, is frozen, but clients train the head; call requires_grad_(True) "
+            f"on it, or name a trained layer: head={next(filter(None, reversed(owners)))!r}",
+        )
     # A network with parameters of its own, such as a class token, ends after its head and returns the head's output.
     head_name = head or next((name for name, output in calls if output is calls[-1][1]), owners[-1])
     head_outputs = [output for layer_name, output in calls if layer_name == head_name]

@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 
 from fedweave.errors import BadInput, choose
 from fedweave.models import adapters
-from fedweave.models.base import ClientModel, check_parameters, make_constants
+from fedweave.models.base import BODY, ClientModel, check_parameters, make_constants
 from fedweave.registry import check_name, register
 from fedweave.settings import Setting, describe
 
@@ -50,7 +50,11 @@ def capabilities(name: str, arguments: Mapping[str, Any]) -> frozenset[str]:
     """Properties that methods may require if clients train the model `name` with the options `arguments`."""
     cls = MODELS[choose(name, MODELS, "model.name")]
     normalised = arguments.get("batch_norm", options(name).get("batch_norm", cls.has_batch_norm))
-    return frozenset(CAPABILITIES[cls.reads] | ({"batch_norm"} if normalised else set()))
+    adapter = arguments.get("adapter")
+    head_alone = "head" in (adapter, *(adapter.values() if isinstance(adapter, Mapping) else ()))
+    return frozenset(
+        CAPABILITIES[cls.reads] | ({"batch_norm"} if normalised else set()) | (set() if head_alone else {BODY})
+    )
 
 
 def build(

@@ -44,20 +44,9 @@ class WordVectors(ClientModel):
         self.vectors = nn.Embedding.from_pretrained(matrices[0].float(), freeze=True)
         self.fc1, self.fc = nn.Linear(self.vectors.embedding_dim, hidden), nn.Linear(hidden, outputs)
 
-    def check_rows(self, x: np.ndarray, scaling: str, where: str) -> None:
-        """Refuse rows that are scaled, or no codes of the vectors."""
-        if scaling != "none":
-            raise BadInput(
-                f"{where}.normalize", f"{scaling}, but word_vectors reads codes, which have no scale; use none"
-            )
-        largest = self.vectors.num_embeddings - 1
-        wrong = x[(x != np.floor(x)) | (x < NO_PIECE) | (x > largest)]
-        if len(wrong):
-            raise BadInput(
-                f"{where}.model",
-                f"word_vectors reads codes from {NO_PIECE} to {largest}, not {wrong[0]:g}; make them with encode_texts "
-                "and the tokenizer of the vectors",
-            )
+    @property
+    def codes(self) -> tuple[int, int]:
+        return NO_PIECE, self.vectors.num_embeddings - 1
 
     def features(self, x: Tensor, *, key: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """Hidden layer [B, hidden] for codes [B, T]."""

@@ -186,6 +186,7 @@ def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
         "class_type": about.get("class_type", ""),
         "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
         "pixels": about.get("pixels"),
+        "codes": predictor.models.method.task.template.codes,
         "columns": _describe_columns(predictor, client),
         "client_column": about.get("client_column", ""),
         "scaling": {

@@ -23,7 +23,7 @@ from fedweave.engine.protocol import Method
 from fedweave.engine.records import Settings
 from fedweave.engine.schedule import evaluation_sample
 from fedweave.errors import BadInput
-from fedweave.families.base import check_adapters, check_local_names, check_shared_part
+from fedweave.families.base import check_parts
 from fedweave.graphs.weights import is_recordable
 from fedweave.models import MODELS, ClientModel, parameter_count
 from fedweave.processes.parallel import allocate_workers, cores, keep_memory
@@ -165,10 +165,8 @@ def build_method(run: RunSpec, inputs: Inputs, where: str = str(PARAMS)) -> Meth
     """
     task = tasks.build_task(run, inputs.dataset, inputs.partition, model=inputs.model)
     method = objects.build_method(run, task, where)
-    check_local_names(method)
     checks.check_method(run, method, f"{where}: runs.{run.key}", task.capabilities)
-    check_adapters(method, f"{where}: runs.{run.key}")
-    check_shared_part(method, run.task.model["name"], f"{where}: runs.{run.key}")
+    check_parts(method, run.task.model["name"], f"{where}: runs.{run.key}")
     return method
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from fedweave import exported_model
 from fedweave.client.data import ClientData
 from fedweave.data import Dataset, Partition
 from fedweave.engine.protocol import Method
@@ -62,9 +63,12 @@ class DeployedModels:
             scores [B, C] or [V, C], or forecasts [B, horizon], or numbers as the models learn them.
 
         Raises:
-            BadInput: an unknown client or seed, or a value that a model of the user's own looks up in vain.
+            BadInput: an unknown client or seed, or a value that the model looks up in vain.
         """
         seed = self.select_seed(seed)
+        codes = self.method.task.template.codes
+        if codes and (problem := exported_model.find_no_code(x, codes)):
+            raise BadInput("x", f"the model {problem}")
         inputs = torch.from_numpy(np.asarray(x, dtype=np.float32))
         try:
             with torch.no_grad(), TURN:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave import exported_model
 from fedweave.client.regression import Forecast, RowForecast, RowRegression
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
@@ -33,8 +34,19 @@ def build_task(
     """
     _check_fit(run, dataset, named=model is None)
     task = _build_default_task(run, dataset, partition, dtype, model)
-    task.template.check_rows(dataset.x, parse_options(run.task.normalize)[0], f"tasks.{run.name}")
+    _check_codes(run, dataset, task)
     return _replace_metric(run, partition, task, dataset.outputs or 2)
+
+
+def _check_codes(run: RunSpec, dataset: Dataset, task: Task) -> None:
+    """Refuse rows that are scaled, or are no codes, where the model looks up codes."""
+    if not (codes := task.template.codes):
+        return
+    name, scaling, where = run.task.model["name"], parse_options(run.task.normalize)[0], f"tasks.{run.name}"
+    if scaling != "none":
+        raise BadInput(f"{where}.normalize", f"{scaling}, but {name} reads codes, which have no scale; use none")
+    if problem := exported_model.find_no_code(dataset.x, codes):
+        raise BadInput(f"{where}.model", f"{name} {problem}")
 
 
 def _replace_metric(run: RunSpec, partition: Partition, task: Task, outputs: int) -> Task:

@@ -8,11 +8,13 @@ from typing import Any
 from fedweave.client.task import NodeClassification, RowClassification
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput, choose, format_value, relocate
+from fedweave.families.base import check_parts
 from fedweave.methods import METHODS
 from fedweave.metrics import check_fit
 from fedweave.models import MODELS, build
+from fedweave.models.base import BODY
 from fedweave.models.registry import capabilities as model_capabilities
-from fedweave.study import checks, objects, search_spaces, spec
+from fedweave.study import checks, known_shapes, objects, search_spaces, spec
 from fedweave.study.model_files import replace_digest
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec, nest
 from fedweave.study.task_blocks import drop_replaced_seed
@@ -105,7 +107,7 @@ def build_variant(study: StudySpec, key: str, tuned: Mapping[str, Any], settings
 
 
 def check_run(run: RunSpec, where: str) -> Method:
-    """The run's method on a placeholder of its task; refuses unknown names and methods that do not fit.
+    """The run's method, on a placeholder of its task if shapes are not known yet; refuses unknown names and misfits.
 
     Raises:
         BadInput: naming the run, the setting and the way out.
@@ -116,11 +118,16 @@ def check_run(run: RunSpec, where: str) -> Method:
     checks.check_graph(run, place)
     name, options = run.task.model["name"], run.task.model
     kind = NodeClassification if MODELS[name].reads == "graph" else RowClassification
-    method = objects.build_method(run, kind(lambda: build("mlp", (1,), 1)), where)  # any model will do
+    known = known_shapes.build_task(run.task, f"{where}: tasks.{run.name}")
+    method = objects.build_method(run, known or kind(lambda: build("mlp", (1,), 1)), where)  # any model will do
     targets = run.task.targets
     capabilities = model_capabilities(name, options) - (set() if targets in (None, "classes") else {"classes"})
     if run.task.metric is not None:
         expected = targets or ("classes" if "classes" in capabilities else "forecasts")
         check_fit(run.task.metric, expected, f"{where}: tasks.{run.name}.metric")
+    if known:
+        capabilities = capabilities - {BODY} | (known.capabilities & {BODY})
     checks.check_method(run, method, place, capabilities)
+    if known:
+        check_parts(method, name, place)
     return method
