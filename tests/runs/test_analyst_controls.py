@@ -133,8 +133,24 @@ def test_all_runs_of_a_task_share_one_fit(numbers: fw.Comparison, monkeypatch: p
     first, second = (run.info["controls"] for run in numbers.study.runs)
     assert first == second
     monkeypatch.setattr(fitted, "fit_tables", lambda *_: pytest.fail("fitted again"))
+    monkeypatch.setattr(fitted, "_RECENT", {})
     federation = fw.Federation.from_arrays(X, SCORE, client=OWNER)
     fw.compare(federation, ["fedper"], model="mlp", **QUIET, out=numbers.study.folder, tune=0)
+
+
+def test_a_process_fits_the_same_rows_once(
+    numbers: fw.Comparison, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call with another folder keeps them there, too."""
+    federation = fw.Federation.from_arrays(X, SCORE, client=OWNER)
+    monkeypatch.setattr(fitted, "_RECENT", {})
+    fw.compare(federation, ["local"], model="mlp", **QUIET, out=tmp_path / "first", tune=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(fitted, "fit_tables", lambda *_: pytest.fail("fitted again"))
+        again = fw.compare(federation, ["local"], model="mlp", **QUIET, out=tmp_path / "second", tune=0)
+    (earlier,), (copied,) = ([*(tmp_path / name / ".fedweave" / "controls").iterdir()] for name in ("first", "second"))
+    assert copied.name == earlier.name
+    assert again.study.runs[0].info["controls"] == numbers.study.runs[0].info["controls"]
 
 
 def test_probabilities_are_compared_with_the_shares_of_all_clients() -> None:

@@ -206,9 +206,13 @@ def test_the_order_of_runs_does_not_change_results() -> None:
         pytest.param("kernel", marks=pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler here")),
     ],
 )
-def test_parallel_repetitions_have_the_same_bits(executor: str, tmp_path: Path) -> None:
+def test_parallel_repetitions_have_the_same_bits(
+    executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are those of repetitions in sequence in one process."""
+    monkeypatch.setattr(build, "SMALL_RUN", 0)
     prepared_run = prepared("digits-fedaghn", "mlp" if executor == "kernel" else "", executor=executor)
+    assert prepared_run.share_cores(2)[1] == min(2, parallel.cores())
     together = repetition.run_repetitions(prepared_run, tmp_path)
     torch.set_num_threads(1)
     assert {seed: digest(history) for seed, history in together.items()} == {
@@ -235,6 +239,7 @@ def test_parallel_repetitions_compile_once(tmp_path: Path, monkeypatch: pytest.M
         return compile_(*inputs)
 
     monkeypatch.setattr(compilation, "_compile", recorded)
+    monkeypatch.setattr(build, "SMALL_RUN", 0)
     compilation._PROGRAMS.clear()
     together = repetition.run_repetitions(prepared_run, tmp_path / "checkpoints")
     assert file.read_text(encoding="utf-8").split() == [str(os.getpid())]
@@ -297,6 +302,7 @@ def test_repetitions_share_the_cores(
 
     for module in (parallel, build):
         monkeypatch.setattr(module, "cores", lambda: available)
+    monkeypatch.setattr(build, "SMALL_RUN", 0)
     monkeypatch.setattr(forks, "map_jobs", record)
     monkeypatch.setattr(repetition, "run_processes", lambda *args, **options: None)  # so that all run here
     run = prepared("digits-fedavg_ft")
@@ -304,6 +310,17 @@ def test_repetitions_share_the_cores(
     run = replace(run, split=lambda seed, first=run: first)
     repetition.run_repetitions(run, tmp_path)
     assert set(used) == ({expected} if expected > 1 else set())
+
+
+def test_repetitions_of_a_small_run_need_no_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They end before a fork would pay. With more rounds, they run in parallel."""
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
+    monkeypatch.setattr(repetition, "run_processes", lambda *args, **options: pytest.fail("forked"))
+    run = prepared("digits-fedavg_ft", "linear")
+    assert run.share_cores(2)[1:] == (1, 1)
+    assert {*repetition.run_repetitions(run, tmp_path)} == {*run.run.seeds}
+    longer = prepared("digits-fedavg_ft", "linear", rounds=100)
+    assert longer.share_cores(2)[1:] == (2, 1)
 
 
 PROGRAM = """

@@ -26,6 +26,7 @@ from fedweave.errors import BadInput
 from fedweave.families.base import check_parts
 from fedweave.graphs.weights import is_recordable
 from fedweave.models import MODELS, ClientModel, parameter_count
+from fedweave.models.base import weight_count
 from fedweave.processes.parallel import allocate_workers, cores, keep_memory
 from fedweave.registry import users_file
 from fedweave.runs import federations, frozen_bodies, graph_controls, row_checks, tasks
@@ -35,6 +36,8 @@ from fedweave.study.spec import PARAMS, RunSpec
 
 CHECKED_ROWS = 8  # on which a user's model is checked
 LOG = "log-{}.txt"  # what a program printed, by seed; in the folder of the run
+# Rows times weights of all rounds of a repetition, below which it ends before the fork of a process would pay.
+SMALL_RUN = 2**24
 LARGE_TABLE = 2**31  # bytes of the models of all clients above which their tables are stored in files
 
 
@@ -94,6 +97,8 @@ class PreparedRun:
         if not self.method.has_models:
             return self, 1, 1
         workers, threads = allocate_workers(self.method.network, repetitions, self.device, self.federation.clients)
+        if threads == 1 and self._row_passes * weight_count(self.method.network) < SMALL_RUN:
+            workers = 1
         return self.with_cores(cores() // workers), workers, threads
 
     def with_cores(self, count: int) -> "PreparedRun":
@@ -110,6 +115,14 @@ class PreparedRun:
         if self.run.train.store != "auto" or self.method.pools:
             return self.run.train.store == "mapped"
         return 4 * parameter_count(self.method.task.template) * self.federation.clients > LARGE_TABLE
+
+    @property
+    def _row_passes(self) -> int:
+        """How many rows one repetition trains on, those of every pass counted, if all clients take part."""
+        train = self.run.train
+        rows = int(self.federation.sizes.sum())
+        by_steps = train.steps * (train.batch_size * self.federation.clients or rows)
+        return self.rounds * (by_steps or train.epochs * rows)
 
     @property
     def rounds(self) -> int:
