@@ -34,7 +34,7 @@ for client in about["clients"]:
 """
 MINE = {
     "command": "python mine.py",
-    "uses": ["more/"],
+    "uses": "more/",
     "env": {"N": 1},
     "timeout": 100,
     "settings": {"power": 50.0},
