@@ -109,7 +109,7 @@ def program(
     *,
     name: str | None = None,
     folder: Path | str = ".",
-    uses: Sequence[Path | str] = (),
+    uses: Sequence[Path | str] | Path | str = (),
     env: Mapping[str, str] | None = None,
     timeout: float = 3600.0,
     memory: float | None = None,
@@ -128,8 +128,8 @@ def program(
             runs fedweave; the path of another one is an environment of its own.
         name: in tables; default: that of the first file in the command.
         folder: where it starts.
-        uses: files and folders that it depends on, besides the files in the command: if one of them changes, it runs
-            again. Paths are relative to `folder`.
+        uses: a file or folder, or several, that it depends on, besides the files in the command: if one of them
+            changes, it runs again. Paths are relative to `folder`.
         env: more variables of its environment; by default it gets a few, such as PATH and HOME.
         timeout: seconds of one repetition, after which it is ended with all its children.
         memory: MiB of address space of each of its processes.
@@ -156,7 +156,7 @@ def program(
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise BadInput(f"{place}: {limit}", f"{format_value(value)} is not a number above 0")
     named = [start / word for word in words[1:] if (start / word).is_file()]
-    used = [start / path for path in uses]
+    used = [start / path for path in _as_paths(uses)]
     if missing := [path for path in used if not path.exists()]:
         raise BadInput(f"{place}: uses", f"{missing[0]} is not there; give files and folders below {start}")
     script = next((word for word in words[1:] if word.endswith((".py", ".R", ".r", ".jl", ".sh"))), None)
@@ -199,7 +199,7 @@ def flower(
     if not interpreter.is_file():
         raise BadInput("contestants.flower: python", f"{interpreter} is not there; make flower, or name another one")
     command = [str(interpreter), str(Path(__file__).with_name("drive_flower.py")), str(root), predict]
-    return program(command, name=name or root.name, uses=[root, *options.pop("uses", ())], **options)
+    return program(command, name=name or root.name, uses=[root, *_as_paths(options.pop("uses", ()))], **options)
 
 
 def pfllib(
@@ -230,7 +230,7 @@ def pfllib(
         raise BadInput("contestants.pfllib", f"there is no system/main.py in {root}; give a checkout of PFLlib")
     algorithm = words[words.index("-algo") + 1] if "-algo" in words[:-1] else "FedAvg"
     command = [str(python), str(Path(__file__).with_name("drive_pfllib.py")), str(root.resolve()), *words]
-    used = [root.resolve() / "system", *options.pop("uses", ())]
+    used = [root.resolve() / "system", *_as_paths(options.pop("uses", ()))]
     return program(command, name=name or f"{algorithm}-PFLlib", uses=used, **options)
 
 
@@ -263,8 +263,15 @@ def flbench(
         raise BadInput("contestants.flbench", f"there is no main.py with src/server in {root}; give a checkout of it")
     methods = [word.partition("=")[2] for word in words if word.startswith("method=")]
     command = [str(python), str(Path(__file__).with_name("drive_flbench.py")), str(root.resolve()), *words]
-    used = [*(root.resolve() / part for part in ("main.py", "src", "config", "data/utils")), *options.pop("uses", ())]
+    used = [
+        *(root.resolve() / part for part in ("main.py", "src", "config", "data/utils")),
+        *_as_paths(options.pop("uses", ())),
+    ]
     return program(command, name=name or "-".join([*methods[:1], "FL-bench"]), uses=used, **options)
+
+
+def _as_paths(given: Sequence[Path | str] | Path | str) -> Sequence[Path | str]:
+    return [given] if isinstance(given, Path | str) else given
 
 
 def _check_name(name: str, kind: str) -> str:

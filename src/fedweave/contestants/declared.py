@@ -18,7 +18,7 @@ class ProgramSpec:
 
     command: str
     folder: str = "."
-    uses: list[str] = field(default_factory=list)
+    uses: list[str] | str = field(default_factory=list)
     env: dict[str, Any] = field(default_factory=dict)
     timeout: Annotated[float, AtLeast(0.001)] = 3600.0
     memory: float | None = None
