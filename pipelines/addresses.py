@@ -5,15 +5,12 @@ import os
 import re
 import sqlite3
 from contextlib import closing
-from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 
 from fedweave.errors import BadInput, format_value
 
 LOOPBACK = "127.0.0.1"
 SQLITE = "sqlite:///"
-VERSION_TABLE = "alembic_version"  # the table that names the version of all others
 ANSWER_TIMEOUT = 5.0  # seconds for a server of MLflow to answer
 GATEWAY_ERRORS = (502, 503, 504)  # HTTP codes by which a gateway reports that its server is absent
 
@@ -135,7 +132,7 @@ def is_own(store: str) -> bool:
 
 
 def check_store(uri: str, study: str = "") -> None:
-    """Refuse a server that does not answer, and a database that is damaged or of another version of MLflow.
+    """Refuse a server that does not answer, and a database that is damaged.
 
     MLflow itself would try for minutes, and then print a traceback.
 
@@ -186,30 +183,9 @@ def is_reachable(uri: str) -> bool:
 def _check_file(file: Path, log_command: str) -> None:
     try:
         with closing(sqlite3.connect(file)) as database:
-            tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master").fetchall()}
-            versions = database.execute(f"SELECT version_num FROM {VERSION_TABLE}") if VERSION_TABLE in tables else ()
-            present = {version for (version,) in versions}
+            database.execute("SELECT name FROM sqlite_master").fetchall()
     except sqlite3.DatabaseError as error:
         if "locked" not in str(error):  # MLflow waits for a writer that has locked the database
             raise BadInput(
                 f"{file}: no database for MLflow ({error}); move it away, then make a new one: {log_command}"
             ) from error
-        return
-    if present and present != (_expected_versions() or present):
-        raise BadInput(f"{file}: written by another version of MLflow; move it away, then: {log_command}")
-
-
-@cache
-def _expected_versions() -> set[str]:
-    """The version of the tables that the installed MLflow writes, as a set of one; empty where it is unknown.
-
-    It is read from the files of MLflow's migrations, because an import of MLflow takes two seconds.
-    """
-    mlflow = find_spec("mlflow")
-    folders = mlflow.submodule_search_locations or () if mlflow else ()
-    files = [file for folder in folders for file in Path(folder, "store/db_migrations/versions").glob("*.py")]
-    migrations = "\n".join(file.read_text(encoding="utf-8") for file in files)
-    newest = {*re.findall(r'^revision = "(\w+)"', migrations, re.M)} - {
-        *re.findall(r'^down_revision = "(\w+)"', migrations, re.M)
-    }
-    return newest if len(newest) == 1 else set()

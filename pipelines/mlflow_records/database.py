@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mlflow.store.db.utils
 import sqlalchemy
+from alembic.util import CommandError
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
@@ -42,7 +43,9 @@ def create(uri: str) -> None:
 
 @contextmanager
 def disk_errors(uri: str, study: str) -> Iterator[None]:
-    """Turn errors of a disk that is full or cannot be written into a one-line BadInput.
+    """Turn errors of a disk that is full or cannot be written, and of a newer database, into a one-line BadInput.
+
+    MLflow brings an older database to its own version.
 
     Args:
         uri: of the tracking store.
@@ -53,6 +56,9 @@ def disk_errors(uri: str, study: str) -> Iterator[None]:
     """
     try:
         yield
+    except CommandError as error:
+        line = f"{addresses.file_of(uri)}: of a newer MLflow ({error}); update MLflow, or move the file away"
+        raise BadInput(f"{line}, then: fedweave log {study}") from error
     except (MlflowException, SQLAlchemyError) as error:
         reason = next((words for words in DISK_ERRORS if words in str(error)), "")
         if not reason or not uri.startswith(addresses.SQLITE):

@@ -3,7 +3,6 @@
 The files are authoritative: the database may be deleted at any time, and `main` writes it again.
 """
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from fedweave import results
 from fedweave.errors import BadInput, format_count
+from fedweave.files.atomic import hold_lock
 from fedweave.results import Study
 
 from .. import addresses, project
@@ -128,9 +128,7 @@ def _check_folder(study: Study) -> None:
 @contextmanager
 def locked() -> Iterator[None]:
     """Allow one synchronisation at a time: two would log everything twice."""
-    STATE.mkdir(parents=True, exist_ok=True)
-    with (STATE / "mlflow.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with hold_lock(STATE / "mlflow.lock"):
         yield
 
 

@@ -94,9 +94,8 @@ def connect(experiment: str, uri: str | None = None) -> Store:
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
 
     Raises:
-        BadInput: the store is a file that is not a database, was written by another version of MLflow or in another
-            folder, or cannot be written, or is a server that does not answer; or the file with the project's name is
-            damaged.
+        BadInput: the store is a file that is not a database, was written in another folder, or cannot be written, or is
+            a server that does not answer; or the file with the project's name is damaged.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints the errors that it also raises

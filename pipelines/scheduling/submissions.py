@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedweave.errors import BadInput, format_count
-from fedweave.files.atomic import try_lock, write_atomic
+from fedweave.files.atomic import hold_lock, write_atomic
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 
@@ -137,13 +137,9 @@ def _lock(study: str) -> Iterator[None]:
     Raises:
         BadInput: another process is submitting the study.
     """
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with submission_folder(study).with_name(f"{submission_folder(study).name}.lock").open("a") as lock:
-        if not try_lock(lock):
-            raise BadInput(
-                f"{study}: another command is submitting it; wait until it has ended, then: "
-                f"fedweave cluster status {study}"
-            )
+    way = f"wait until it has ended, then: fedweave cluster status {study}"
+    busy = BadInput(f"{study}: another command is submitting it; {way}")
+    with hold_lock(submission_folder(study).with_name(f"{submission_folder(study).name}.lock"), busy):
         yield
 
 

@@ -44,9 +44,9 @@ MOVED = {
     ("runs", "study"): "assembly:validate",
     ("deployment", "deployment.node"): "node_options client_data own_rows store predictions devices:node",
     ("deployment", "deployment.server"): (
-        "enrolment node_registry recording checkpoint message_log averaging inspection:replies folders"
+        "enrolment node_registry recording checkpoint message_log averaging inspection:replies folders:checkpoint"
     ),
-    ("deployment", "deployment.wire"): "messages spec roster status support tensors decoding:tensors run_config",
+    ("deployment", "deployment.wire"): "messages spec roster status support tensors decoding:tensors run_config:roster",
 }
 PACKAGES = {
     "api": "",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedweave.deployment.__main__ import main
-from fedweave.deployment.server.folders import lock_folder
+from fedweave.deployment.server.checkpoint import lock_folder
 from fedweave.deployment.wire import status
 from fedweave.errors import BadInput
 from tests.servers import alive, until
@@ -121,7 +121,7 @@ def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatc
 def test_a_folder_belongs_to_one_server_at_a_time(tmp_path):
     """Another process is refused while the first one uses the folder, and accepted after the first one was killed."""
     code = (
-        "import sys, time; from pathlib import Path; from fedweave.deployment.server.folders import lock_folder\n"
+        "import sys, time; from pathlib import Path; from fedweave.deployment.server.checkpoint import lock_folder\n"
         "with lock_folder(Path(sys.argv[1]), 'w'): print('in', flush=True); time.sleep(300)"
     )
     with subprocess.Popen([sys.executable, "-c", code, tmp_path / "server"], stdout=subprocess.PIPE) as first:

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedweave.data.partitions.splits import parse_shares
 from fedweave.deployment.export import PACKAGE
 from fedweave.deployment.node import client_data, own_rows
-from fedweave.deployment.server.folders import lock_folder
+from fedweave.deployment.server.checkpoint import lock_folder
 from fedweave.deployment.wire import roster
 from fedweave.deployment.wire import spec as specification
 from fedweave.errors import BadInput, format_count, relocate

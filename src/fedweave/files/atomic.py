@@ -8,6 +8,7 @@ import io
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
+
+LOCK_POLL = 0.1  # seconds between two tries to lock a file
 
 # Errors of a disk without space: it is full, or a quota or a size limit is reached.
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -72,6 +75,27 @@ def try_lock(file: IO[Any] | int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextmanager
+def hold_lock(path: Path, busy: BadInput | None = None, wait: float = 0.0) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is missing; the kernel releases it when this process ends.
+
+    Args:
+        busy: raised if another process has the lock; None: wait for it, however long that takes.
+        wait: seconds to wait before.
+
+    Raises:
+        BadInput: `busy`, or the folder of the file cannot be written.
+    """
+    check_writable(path.parent)
+    end = time.monotonic() + wait
+    with path.open("a") as file:
+        while not try_lock(file):
+            if busy and time.monotonic() >= end:
+                raise busy
+            time.sleep(LOCK_POLL)
+        yield
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Busy, format_count
-from fedweave.files.atomic import atomic_path, check_writable, read, remove_temporary_files, try_lock, write_atomic
+from fedweave.files.atomic import atomic_path, hold_lock, read, remove_temporary_files, write_atomic
 from fedweave.lifecycle import LEDGER
 from fedweave.lifecycle.row_digests import ID, ROW, identify
 from fedweave.lifecycle.schema import Schema
@@ -154,10 +154,8 @@ def lock(folder: Path, part: str) -> Iterator[None]:
     Raises:
         Busy: another one is at it.
     """
-    check_writable(folder)
-    with (folder / f".{part}.lock").open("a") as file:
-        if not try_lock(file):
-            raise Busy(f"{folder}: another process writes its {part}; try again when it has ended")
+    busy = Busy(f"{folder}: another process writes its {part}; try again when it has ended")
+    with hold_lock(folder / f".{part}.lock", busy):
         yield
 
 

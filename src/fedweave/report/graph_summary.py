@@ -8,8 +8,7 @@ import pandas as pd
 from fedweave import results
 from fedweave.graphs.quality import COLLAPSES, FROM_SELF, collapse
 from fedweave.graphs.setting import is_control
-from fedweave.report.edge_values import missing_edges_note
-from fedweave.results import AUC, VARIATION, Study, Tables
+from fedweave.results import AUC, VARIATION, Run, Study, Tables
 from fedweave.results.formats import format_change, format_change_interval
 from fedweave.results.marks import outcome
 from fedweave.results.verdicts import join_names
@@ -143,3 +142,21 @@ def _describe_groups(study: Study, task: str) -> str:
     if 1 < len(names) <= MOST_TASKS:
         return f"the groups {join_names(names)}"
     return f"the {len(names)} groups" if names else "the groups"
+
+
+def missing_edges_note(study: Study) -> tuple[str, ...]:
+    """One sentence that names the runs that ask for the value of edges and have none, by task where tasks differ."""
+    missing = {task: [run.label for run in runs if _lacks_edges(run)] for task, runs in results.by_task(study).items()}
+    if not any(missing.values()):
+        return ()
+    same_everywhere = len({*map(tuple, missing.values())}) == 1
+    phrases = {
+        ("" if same_everywhere else f"{task}: ") + ", ".join(labels): None for task, labels in missing.items() if labels
+    }
+    needed = "at least three clients that receive mixtures of models and have validation rows"
+    return (f"evaluate.edges measured nothing for {'; '.join(phrases)}. It needs {needed}.",)
+
+
+def _lacks_edges(run: Run) -> bool:
+    wanted = ((run.info.get("spec") or {}).get("evaluate") or {}).get("edges")
+    return bool(wanted) and not (run.folder / "edges.csv").is_file()

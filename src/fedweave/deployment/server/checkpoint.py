@@ -1,5 +1,6 @@
 """The server's state between two rounds, and its files."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from fedweave.engine.protocol import Server
 from fedweave.errors import BadInput
-from fedweave.files.atomic import load_tensors, remove_temporary_files, save_tensors
+from fedweave.files.atomic import hold_lock, load_tensors, remove_temporary_files, save_tensors
 from fedweave.runs.history import History
 
 VERSION = 1
@@ -69,3 +70,8 @@ def restore(folder: Path, spec_hash: str) -> Session | None:
     if files:
         raise BadInput(f"{files[0]}", "no readable checkpoint; delete it to start this federation again")
     return None
+
+
+def lock_folder(folder: Path, remedy: str, wait: float = 0.0) -> AbstractContextManager[None]:
+    """Lock the folder of a federation for a block; `remedy` says what to do if another has it after `wait` seconds."""
+    return hold_lock(folder / ".lock", BadInput(folder, f"another federation is running in it; {remedy}"), wait)

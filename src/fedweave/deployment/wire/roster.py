@@ -1,24 +1,26 @@
 """Which client the key of a node belongs to: the file roster.json on the server's host.
 
-The server's owner decides this when registering a key. What a node says of itself must agree with it.
+The server's owner decides this when registering a key. What a node says of itself must agree with it. The run-config of
+an app names the roster, the server's folder and its times; `flwr run --run-config` can change it.
 """
 
 import base64
 import binascii
-import fcntl
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from fedweave.errors import BadInput
-from fedweave.files.atomic import check_regular, check_writable, write_atomic
+from fedweave.errors import BadInput, format_value
+from fedweave.files.atomic import check_regular, hold_lock, write_atomic
 
 FILE, VERSION = "roster.json", 1
 DEFAULT_PATH = Path("~/.fedweave/roster.json")
+HOME = Path("~/.fedweave/federations")
 REMEDY = "register the keys of the nodes: python -m fedweave.deployment register KEY.pub --client N"
 
 
@@ -75,9 +77,7 @@ class Roster:
     @contextmanager
     def edit(self) -> Iterator[dict[int, RosterEntry]]:
         """Client -> its row, for the caller to change; written at the end, while no other process changes the file."""
-        check_writable(self.path.parent)
-        with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with hold_lock(self.path.with_name(f".{self.path.name}.lock")):
             rows = {entry.client: entry for entry in self.entries()}
             yield rows
             self._write(sorted(rows.values()))
@@ -113,3 +113,28 @@ def refusal_reason(owners: Mapping[int, int] | None, node: int, client: int) -> 
     if node not in owners:
         return "its key is in no row of the roster; register it to let it in"
     return f"it says that it is client {client}, but its key is that of client {owners[node]}"
+
+
+def read_folder(config: Mapping[str, Any], short_hash: str) -> Path:
+    """The folder of checkpoints and results; by default one of the specification with `short_hash`."""
+    return (Path(str(config["folder"])) if config["folder"] else HOME / short_hash).expanduser()
+
+
+def read_roster(config: Mapping[str, Any]) -> Roster:
+    """The roster of the nodes' keys."""
+    return Roster((Path(str(config["roster"])) if config["roster"] else DEFAULT_PATH).expanduser())
+
+
+def read_number(config: Mapping[str, Any], key: str) -> float:
+    """A number of seconds or of clients.
+
+    Raises:
+        BadInput: it is not a number, negative, or not finite.
+    """
+    try:
+        number = float(config[key])
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise BadInput(f"run-config: {key}", f"{format_value(config[key])} is not a number >= 0; for example {key}=600")
+    return number
