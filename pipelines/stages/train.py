@@ -56,7 +56,8 @@ def main(key: str) -> None:
 def _keep_failure(folder: Path, error: ContestantFailed) -> None:
     """Say why a contestant has no result. The study goes on without it: its folder has no run.json."""
     _print_logs(folder)
-    print(f"{error}; the study goes on without it; once it is mended, or to try it again: dvc repro -f -s", flush=True)
+    again = f"once it is mended, or to try it again: dvc repro -f -s train@{folder.name}"
+    print(f"{error}; the study goes on without it; {again}", flush=True)
     write_atomic(folder / "failed.txt", f"{error}\n")
 
 

@@ -433,3 +433,30 @@ def test_an_environment_is_built_once_from_requirements(tmp_path: Path, monkeypa
     assert environments.prepare(tmp_path / "needs.txt") == python
     with pytest.raises(FileNotFoundError):
         environments.prepare(tmp_path / "none.txt")
+
+
+PLAYING = """
+import sys
+from pathlib import Path
+from fedweave.contestants import program
+from tests.contestants.test_programs import TASK
+program("python -S mine.py", folder=sys.argv[1], sandbox=sys.argv[2] == "True").runner.run(TASK, Path("log.txt"))
+"""
+
+
+@pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}")
+@pytest.mark.parametrize("sandbox", [False, True])
+def test_a_program_ends_with_a_killed_referee(tmp_path: Path, sandbox: bool) -> None:
+    (tmp_path / "mine.py").write_text("import os, time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    command = [sys.executable, "-c", PLAYING, str(tmp_path), str(sandbox)]
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(tmp_path)}
+    log = tmp_path / "log.txt"
+    with subprocess.Popen(command, cwd=tmp_path, env=env) as referee:
+        while not log.exists() or log.read_text() != "begun\n":
+            assert referee.poll() is None
+            time.sleep(0.05)
+        (folder,) = tmp_path.glob("fedweave-contestant-*")
+        assert [p for p in psutil.process_iter() if _named(p, str(folder / "task"))]
+        referee.kill()
+    time.sleep(0.5)
+    assert not [p for p in psutil.process_iter() if _named(p, str(folder / "task"))]

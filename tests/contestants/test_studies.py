@@ -109,6 +109,7 @@ def test_a_study_tunes_runs_and_shows_contestants(capsys: pytest.CaptureFixture[
     assert "log-0: a reason" in printed
     (line,) = (line for line in printed if line.startswith("fails: "))
     assert line.startswith("fails: it ended with exit code 3: its last line: a reason")
+    assert line.endswith("dvc repro -f -s train@blobs-fails")
     evaluate.main()
     study = results.load_study(paths.RESULTS / "study")
     assert [run.printed_label for run in study.runs] == ["Local", "mine (program)"]

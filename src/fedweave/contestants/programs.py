@@ -120,8 +120,8 @@ class ProgramRunner(Runner):
                 words[0] = shutil.which(words[0], path=env.get("PATH")) or str(self.folder / words[0])
                 # It cannot write to its task, where a link would lead what is written for it to other files.
                 words = sandbox.wrap(words, [self.folder, *self.uses, handed], [own], self.network)
-            elif self.is_closed:
-                words = sandbox.wrap(words, None)
+            elif sys.platform == "linux":
+                words = sandbox.wrap(words, None, network=not self.is_closed)
             steps = Origins(task, handed, output) if task.forecasts else None
             reason = run_program(words, self.folder, env, self.timeout, self.memory, log, Path(temporary), steps)
             if reason:

@@ -4,7 +4,7 @@ JSON may have "read" and "write": the files and folders that the command and its
 All others are closed to them by Landlock (Linux 5.13), which needs no rights of an administrator. With a namespace of
 processes, the kernel then ends every child when the command ends, whatever it did to hide. "network" is whether the
 network is open. It is closed by an own namespace where the system allows one, which has localhost alone, or else TCP by
-Landlock (Linux 6.7). Where neither is there, nothing is run.
+Landlock (Linux 6.7). Where neither is there, nothing is run. The command ends with the process that has started it.
 """
 
 import ctypes
@@ -24,7 +24,8 @@ from typing import Any
 CREATE, ADD, RESTRICT = 444, 445, 446  # system calls of Landlock, the same numbers on every processor
 OF_FILES = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14 | 1 << 15  # rights that a rule of a file may have
 READ = 1 << 0 | 1 << 2 | 1 << 3  # execute, read a file, list a folder
-NEW_USER, NEW_PROCESSES, NEW_NETWORK, NO_NEW_PRIVILEGES = 0x10000000, 0x20000000, 0x40000000, 38
+NEW_USER, NEW_PROCESSES, NEW_NETWORK = 0x10000000, 0x20000000, 0x40000000
+PARENT_ENDS, NO_NEW_PRIVILEGES = 1, 38  # options of prctl
 SET_FLAGS, UP = 0x8914, 1  # of a network interface
 REFUSED, SIGNALLED = 125, 128  # exit codes: the sandbox ended the command; added to the number of a signal
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc", "/proc", "/sys")
@@ -72,6 +73,11 @@ def _call(number: int, *arguments: object) -> int:
     return int(ctypes.CDLL(None, use_errno=True).syscall(number, *arguments))
 
 
+def end_with_parent() -> None:
+    """Let the kernel end this process when the one that has started it ends, also by a signal that nobody can catch."""
+    ctypes.CDLL(None).prctl(PARENT_ENDS, signal.SIGKILL, 0, 0, 0)
+
+
 def separate(network: bool, processes: bool) -> tuple[bool, bool]:
     """Leave the namespaces of the `network` and, for children, of `processes`; whether each was left.
 
@@ -106,6 +112,7 @@ def become_first() -> None:
             signal.signal(code - SIGNALLED, signal.SIG_DFL)
             os.kill(os.getpid(), code - SIGNALLED)
         os._exit(max(code, 0))
+    end_with_parent()
     if not (child := os.fork()):
         return
     ended, status = os.wait()
@@ -165,14 +172,16 @@ def main(content: str, words: list[str]) -> None:
     version = _call(CREATE, None, ctypes.c_size_t(0), 1) if sys.platform == "linux" else 0
     if sys.platform != "linux" or (has_files and version < 1):
         sys.exit("no sandbox can be made here: it needs Linux 5.13 or newer with Landlock")
-    no_network, own_processes = separate(is_closed, has_files)
-    if is_closed and not no_network and version < 4:
+    end_with_parent()
+    no_network, own_processes = separate(is_closed, has_files) if is_closed or has_files else (False, False)
+    closes_tcp = is_closed and not no_network
+    if closes_tcp and version < 4:
         sys.exit("no sandbox can be made here: closing the network needs Linux 6.7 or namespaces of users")
     if own_processes:
         become_first()
     try:
-        if has_files or not no_network:
-            restrict(places, is_closed and not no_network, version)
+        if has_files or closes_tcp:
+            restrict(places, closes_tcp, version)
         os.execvp(words[0], words)
     except OSError as error:
         print(f"the sandbox ended with: {words[0]}: {error.strerror}", file=sys.stderr)
