@@ -123,7 +123,8 @@ def headline(run: Run, tables: Tables) -> dict[str, float]:
 
 
 def _run_tags(run: Run) -> dict[str, str]:
-    return {name: str(run.info[name]) for name in TAGS if run.info.get(name)}
+    own = writer.flatten(run.info.get("contestant") or {}, "contestant.")  # how it ran, and what is not equal
+    return {name: str(run.info[name]) for name in TAGS if run.info.get(name)} | own
 
 
 def _method_entry(run: Run, tables: Tables, values: dict[str, float], tags: dict[str, str], kind: str) -> Entry:

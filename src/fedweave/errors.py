@@ -113,11 +113,14 @@ class ContestantFailed(Diverged):
         super().__init__(*(_shorten(text, MAX_MESSAGE_LENGTH) for text in words))
 
 
-def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> str:
+def choose(
+    value: str, choices: Iterable[str], key: str, command: str = "", words: Mapping[str, str] | None = None
+) -> str:
     """Return `value` if it is one of `choices`.
 
     Args:
         command: shows all choices; the message names it where there are more than a few.
+        words: of others -> the choice that they mean.
 
     Raises:
         BadInput: naming `key`, the value, similar choices and all choices, or the command.
@@ -126,6 +129,8 @@ def choose(value: str, choices: Iterable[str], key: str, command: str = "") -> s
     if value in options:
         return value
     hint = suggest(str(value), options, MAX_SUGGESTIONS if command else 1)
+    if (meant := (words or {}).get(value)) in options:
+        hint = f"did you mean {meant!r}? "
     is_long = command and len(options) > MAX_SUGGESTIONS
     rest = f"all {len(options)} are listed by: {command}" if is_long else f"choices: {', '.join(options) or 'none'}"
     raise BadInput(key, f"{format_value(value)} is unknown; {hint}{rest}")

@@ -91,6 +91,9 @@ def test_an_argument_with_another_place_is_explained(call: Any, arguments: dict[
         ({"tune": 5}, r"^fit\(\): tune: fit\(\) has no search; fw\.compare\(federation, \[method\], tune=10\) has one"),
         ({"trials": 5}, r"^fit\(\): trials: fit\(\) has no search; fw\.compare\(federation, \[method\], tune=10\)"),
         ({"loss": 5}, r"^fit\(\): loss: is not a setting"),
+        ({"join_ratio": 0.1}, "did you mean 'participation'"),
+        ({"local_epochs": 2}, "did you mean 'epochs'"),
+        ({"global_epoch": 2}, "did you mean 'rounds'"),
         ({"stepz": 5}, r"^fit\(\): stepz: not a setting of train: 'stepz' is unknown; did you mean 'steps'"),
     ],
 )

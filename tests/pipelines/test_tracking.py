@@ -51,6 +51,18 @@ def test_a_parent_per_run_and_a_child_per_seed_have_the_content_of_the_files(sto
         )
 
 
+def test_a_contestant_has_tags_that_say_how_it_ran(store: str, tmp_path: Path) -> None:
+    folder = small(tmp_path / "results" / "toy")
+    file = next(folder.glob("runs/*local/run.json"))
+    about = {"how": "program", "unequal": ["its budget is its own"], "command": "python mine.py", "timeout": 60.0}
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"contestant": about}))
+    ids = tracking.log_study(folder, store).ids
+    tags = [MlflowClient(store).get_run(run_id).data.tags for run_id in ids]
+    found = [{key: value for key, value in one.items() if key.startswith("contestant")} for one in tags]
+    own = {"command": "python mine.py", "how": "program", "timeout": "60.0", "unequal": '["its budget is its own"]'}
+    assert found == [{}, {f"contestant.{key}": value for key, value in own.items()}]
+
+
 def test_the_collaboration_graph_is_a_picture_and_a_file(store: str, tmp_path: Path) -> None:
     folder = small(tmp_path / "results" / "toy")
     ids = dict(zip(["blobs-fedaghn", "blobs-local"], tracking.log_study(folder, store).ids, strict=True))

@@ -18,6 +18,19 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+OTHER_WORDS = {  # of PFLlib, FL-bench, Flower and others -> the setting
+    "join_ratio": "participation",
+    "fraction_fit": "participation",
+    "fraction_train": "participation",
+    "global_epoch": "rounds",
+    "global_rounds": "rounds",
+    "num_rounds": "rounds",
+    "num_server_rounds": "rounds",
+    "local_epoch": "epochs",
+    "local_epochs": "epochs",
+    "learning_rate": "lr",
+    "local_learning_rate": "lr",
+}
 LARGEST_WHOLE = 2**31 - 1  # of a whole number without a bound of its own
 LARGEST_REAL = 1e30  # of any other number: its square is still finite in float64, and it is in float32
 LONGEST_PROBLEM = 200  # characters of a message of the parser
@@ -38,7 +51,7 @@ def construct(cls: type[T], block: object, key: str, **fixed: object) -> T:
     fields = {f.name: f for f in dataclasses.fields(cls) if f.name not in fixed}
     for name, value in block.items():
         if name not in fields:
-            choose(str(name), fields, f"{key}.{name}: not a setting of {_block_name(key)}")
+            choose(str(name), fields, f"{key}.{name}: not a setting of {_block_name(key)}", words=OTHER_WORDS)
         check_value(value, hints[name], f"{key}.{name}", settings[name].maximum)
         settings[name].check_bounds(value, f"{key}.{name}")
     needed = [
