@@ -27,9 +27,11 @@ PARTS = ("docs/add-method.md", "docs/add-model.md", "docs/pretrained.md")
 KINDS = ("tables", "series", "texts", "images", "graphs", "splits", "models", "predict", "studies")
 OWN_DATA = [f"docs/own-data/{name}.md" for name in KINDS]
 MULTILEVEL = "docs/guides/multilevel.md"  # its packages are in no environment of the tests
-OTHERS = ("docs/adapters.md", "docs/guides/fine-tune.md", "docs/installation.md", "docs/guides/contestants.md")
+OTHERS = ("docs/adapters.md", "docs/installation.md", "docs/guides/contestants.md")
 GUIDES = ("README.md", "docs/own-data.md", *OWN_DATA, *PARTS, *OTHERS, *EXAMPLES)
-PUBLIC = {"fedweave", *(f"fedweave.{name}" for name in fw._MODULES)}
+FINE_TUNE = "docs/guides/fine-tune.md"  # its last commands need the environment of Flower
+EXPORT = "fedweave.deployment.export"  # public, too: docs/federation.md
+PUBLIC = {"fedweave", EXPORT, *(f"fedweave.{name}" for name in fw._MODULES)}
 
 
 def internal(text: str) -> list[str]:
@@ -175,7 +177,17 @@ def test_results_that_differ_from_a_page_are_found(old: str, new: str) -> None:
         assert_as_printed(PAGE.replace(old, new), PAGE)
 
 
-@pytest.mark.parametrize("page", [*GUIDES, MULTILEVEL])
+@pytest.mark.acceptance
+@pytest.mark.timeout(900)
+def test_the_guide_of_fine_tuning_works_over_the_processes_of_flower(flower: Path, tmp_path: Path) -> None:
+    """Its last command compares all scores of two federations with those of their simulations."""
+    commands = [" ".join(words[:3]) for words in guide(FINE_TUNE, servers=True).commands]
+    assert commands == [*["fedweave federate simulate"] * 2, "python same_scores.py"]
+    follow(FINE_TUNE, tmp_path, servers=True)
+    assert flower.is_file()
+
+
+@pytest.mark.parametrize("page", [*GUIDES, FINE_TUNE, MULTILEVEL])
 def test_users_import_public_names_only(page: str) -> None:
     """Public are `fedweave` and the modules that it names."""
     steps = guide(page)

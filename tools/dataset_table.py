@@ -26,7 +26,7 @@ HEADER = (
     "|---|---|---|---|---|--:|\n"
 )
 MAX_NAMED = 4  # the maximum number of files of a form that are named one by one
-BUNDLED = ("digits", "digits-graph")  # scikit-learn has the images, and is not an optional package
+BUNDLED = ("digits", "digits-graph", "digits-sites")  # scikit-learn has the images, and is not an optional package
 
 
 def main() -> None:

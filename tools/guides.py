@@ -29,10 +29,11 @@ class Guide(NamedTuple):
     commands: list[list[str]]
 
 
-def guide(page: str) -> Guide:
+def guide(page: str, servers: bool = False) -> Guide:
     """Read a page: files with a name in their first line, the other Python code as one script, and commands.
 
-    A line of a command may end in a backslash; then the next line belongs to it.
+    A line of a command may end in a backslash; then the next line belongs to it. With `servers`, commands that start
+    one belong to the guide.
     """
     files, script, commands = {}, [], []
     for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
@@ -47,15 +48,16 @@ def guide(page: str) -> Guide:
             lines = CONTINUATION.sub(" ", block["text"]).splitlines()
             command_lines = (line for line in lines if line.partition(" ")[0] in PROGRAMS)
             commands += [shlex.split(line, comments=True) for line in command_lines]
-    return Guide(files, "\n".join(script), [words for words in commands if _can_be_typed(words)])
+    return Guide(files, "\n".join(script), [words for words in commands if _can_be_typed(words, servers)])
 
 
-def _can_be_typed(words: list[str]) -> bool:
+def _can_be_typed(words: list[str], servers: bool) -> bool:
     """Whether a command needs no server and has no placeholder: a word in capitals that is not an airport."""
-    return words[1] not in SERVERS and not any(word.isupper() and word not in AIRPORTS for word in words)
+    needs_server = words[1] in SERVERS and not servers
+    return not needs_server and not any(word.isupper() and word not in AIRPORTS for word in words)
 
 
-def follow(page: str, folder: Path, python: str = sys.executable, commands: bool = True) -> str:
+def follow(page: str, folder: Path, python: str = sys.executable, commands: bool = True, servers: bool = False) -> str:
     """Write the files of a page, run its Python, and type its commands; returns what the Python prints.
 
     Args:
@@ -63,11 +65,12 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
         folder: an empty one, outside of it.
         python: the interpreter.
         commands: whether to run the commands, which need more packages than the library does.
+        servers: whether commands that start a server are among them.
 
     Raises:
         AssertionError: a command failed; with the command and its output.
     """
-    steps = guide(page)
+    steps = guide(page, servers)
     _write_data(folder)
     for name, text in steps.files.items():
         (folder / name).parent.mkdir(exist_ok=True)

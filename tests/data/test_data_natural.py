@@ -169,3 +169,22 @@ def test_rows_are_spread_and_values_become_columns() -> None:
     assert (dataset.names, dataset.owner.tolist()) == (("7", "10"), [0, 0, 1])
     assert dataset.x[:, :, 0, 0].tolist() == [[1, 1, 0], [2, 0, 1], [3, 0, 0]]
     assert (dataset.targets_are, dataset.targets.tolist()) == ("numbers", [[0.5], [1.0], [2.0]])
+
+
+@installed
+@pytest.mark.skipif(not find_spec("tokenizers"), reason="the optional group texts is not installed")
+def test_pieces_are_of_the_same_names_in_branches_of_languages(loaded: dict[str, Dataset]) -> None:
+    """Row by row; every country has one branch, and Swiss names are of Germanic ones."""
+    letters, pieces = loaded["names"], loaded["names-pieces"]
+    assert (pieces.names, pieces.owner.tolist(), pieces.y.tolist()) == (
+        letters.names,
+        letters.owner.tolist(),
+        letters.y.tolist(),
+    )
+    assert sorted(country for members in names.BRANCHES.values() for country in members) == [*pieces.names]
+    branch = dict(zip(pieces.names, (pieces.group_names[group] for group in pieces.group), strict=True))
+    assert (branch["Swiss"], branch["Moldova"], branch["Turkey"]) == ("Germanic", "Romance", "Turkic")
+    codes = pieces.x[:, :, 0, 0]
+    same = (codes[:, None] == codes[None, :300]).all(2).argmax(0)  # equal codes are of equal letters
+    lengths = letters.x[:, 104, 0, 0]
+    assert (lengths[same] == lengths[:300]).all()

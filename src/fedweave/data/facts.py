@@ -21,9 +21,12 @@ class PublishedSizes(NamedTuple):
 AGAIN = "download it again"
 FACTS = {
     "digits": PublishedSizes((1797, 1, 8, 8), 10),
+    "digits-sites": PublishedSizes((896, 1, 8, 8), 5),
     "digits-graph": PublishedSizes((1797, 64), 10, 12618),
     "shoulder": PublishedSizes((4677, 6, 1, 50), 7),
     "us-income": PublishedSizes((48, 81), 0, 214),
+    "names": PublishedSizes((6068, 105, 1, 1), 2),
+    "names-pieces": PublishedSizes((6068, 6, 1, 1), 2),
     "fashion-mnist": PublishedSizes((70000, 1, 28, 28), 10),
     "emnist": PublishedSizes((280000, 1, 28, 28), 10),
     "cifar10": PublishedSizes((60000, 3, 32, 32), 10),

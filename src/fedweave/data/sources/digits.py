@@ -12,6 +12,7 @@ from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
 
 NEIGHBOURS = 5
+SITES, PUBLIC = 16, 5  # clients of `digits-sites`, and the first digit that they read
 
 
 @dataset("digits", "images")
@@ -20,6 +21,39 @@ def digits(root: Path) -> Dataset:
     del root
     pixels, y = _load_arrays()
     return Dataset("digits", "images", (pixels / 16.0).astype(np.float32)[:, None], y, classes=10)
+
+
+@dataset("digits-sites", "images")
+def digits_sites(root: Path) -> Dataset:
+    """Images [896, 1, 8, 8] of the digits 5 to 9; a client is one of 16 made-up sites. `root` is not used.
+
+    A group is all sites that hold the page alike: upright, or turned by 180 degrees. The digits 0 to 4 are nobody's.
+    """
+    del root
+    pixels, y = _load_arrays()
+    mine = y >= PUBLIC
+    x, y = (pixels[mine] / 16.0).astype(np.float32), y[mine] - PUBLIC
+    owner = np.random.default_rng(0).integers(SITES, size=len(y))
+    turned = owner % 2 == 1
+    x[turned] = x[turned, ::-1, ::-1]
+    return Dataset(
+        "digits-sites",
+        "images",
+        x[:, None],
+        y,
+        classes=10 - PUBLIC,
+        class_names=tuple(map(str, range(PUBLIC, 10))),
+        owner=owner,
+        names=tuple(f"site {i}" for i in range(SITES)),
+        group=np.arange(SITES) % 2,
+        group_names=("upright", "turned"),
+    )
+
+
+def public_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Images [901, 1, 8, 8] float32 in 0..1 and labels of the digits 0 to 4, which no client of `digits-sites` has."""
+    pixels, y = _load_arrays()
+    return (pixels[y < PUBLIC] / 16.0).astype(np.float32)[:, None], y[y < PUBLIC]
 
 
 @dataset("digits-graph", "graph")

@@ -159,6 +159,7 @@ def _single_file(path: str, digest: str, url: str) -> FileSet:
 
 CATALOGUE: dict[str, tuple[FileSet, ...]] = {
     "digits": (),
+    "digits-sites": (),
     "digits-graph": (),
     **dict.fromkeys(PACKAGED, ()),
     "fashion-mnist": (_fashion(),),

