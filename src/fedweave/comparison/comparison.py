@@ -63,8 +63,8 @@ class Comparison:
     def __str__(self) -> str:
         board = self.leaderboard()
         one_task = len({run.task for run in self.study.runs}) == 1
-        find = results.name_unbeaten_control
-        lines = (find(self.study, self.board), describe_under_training(self)) if one_task else ()
+        rules, find = results.controls(self.study), results.name_unbeaten_control
+        lines = (find(rules, self.board), describe_under_training(self, rules)) if one_task else ()
         first = [part for line in lines if line for part in textwrap.wrap(f"{line[0].upper()}{line[1:]}.", WIDTH)]
         return "\n".join([repr(self), *first, format_text(board, self.controls()), *self._explain(board)])
 

@@ -91,36 +91,36 @@ def _collapse(run: results.Run) -> str:
 def _compare_with_controls(comparison: Origin) -> list[str]:
     """The controls that no method is better than."""
     board, higher = rename_methods(comparison.board, comparison.runs), comparison.study.runs[0].higher_is_better
-    lines = _compare_with_rules(comparison, board, higher)
+    rules = results.controls(comparison.study)
+    lines = _compare_with_rules(comparison, rules, board, higher)
     is_local = board["run"].isin([run.name for run in comparison.study.runs if run.info["method"] == "local"])
     order = 1.0 if higher else -1.0
     local, others = (order * board[rows]["mean"].dropna() for rows in (is_local, ~is_local))
-    if line := describe_under_training(comparison):
+    if line := describe_under_training(comparison, rules):
         lines.append(line)
     elif len(local) and len(others) and local.max() >= others.max():
         lines.append("no method is better than local training: collaboration is not shown to pay here")
     return lines
 
 
-def describe_under_training(comparison: Origin) -> str:
+def describe_under_training(comparison: Origin, rules: pd.DataFrame) -> str:
     """Why the methods of one task say nothing about collaboration, with the words of the report; empty if they do."""
     others = [run.name for run in comparison.study.runs if run.info["method"] != "local"]
     if comparison.board.loc[comparison.board["run"].isin(others), "mean"].isna().all():
         return ""
     margin = comparison.study.margin(str(comparison.study.runs[0].info["metric"]))
-    reason = explain_under_training(comparison.board, results.controls(comparison.study), margin)
+    reason = explain_under_training(comparison.board, rules, margin)
     return reason and f"{UNDER_TRAINED[0].lower()}{UNDER_TRAINED[1:]}: {reason}"
 
 
-def _compare_with_rules(comparison: Origin, board: pd.DataFrame, higher: bool) -> list[str]:
+def _compare_with_rules(comparison: Origin, rules: pd.DataFrame, board: pd.DataFrame, higher: bool) -> list[str]:
     """The best control, if methods are not better than it, and the clients that have no score."""
     lines = []
-    rules = comparison.controls()
     for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
         below = methods_not_above(board, rule, higher)
         metric = str(rule["metric"])
         value = name_score(format_score(rule["mean"], np.nan, metric), metric)
-        if line := name_unbeaten_control(comparison.study, comparison.board):
+        if line := name_unbeaten_control(rules, comparison.board):
             lines.append(line)
         elif below:
             lines.append(f"not better than the control {rule['control']!r} ({value}): {join_names(below)}")

@@ -325,9 +325,9 @@ class Recommender:
         run = comparison.runs[selected.name]
         metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
         board = results.board(comparison.study, results.clients(comparison.study))
-        control = results.name_unbeaten_control(comparison.study, board)
-        margin = comparison.study.margin(metric)
-        under_trained = explain_under_training(board, results.controls(comparison.study), margin)
+        rules = results.controls(comparison.study)
+        control = results.name_unbeaten_control(rules, board)
+        under_trained = explain_under_training(board, rules, comparison.study.margin(metric))
         lines = sentences.lines(answer, metric, higher, rows, slope, control, under_trained)
         notes += _explain_missing_graph_tests(answer, comparison)
         if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):

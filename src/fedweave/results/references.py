@@ -65,9 +65,9 @@ def unbeaten_control(board: pd.DataFrame, rules: pd.DataFrame, kind: str = RULE)
     return str(rule["control"]), f"{format_score(rule['mean'], np.nan, metric)}{unit(metric)}"
 
 
-def name_unbeaten_control(study: Study, board: pd.DataFrame) -> str:
-    """A sentence on the `unbeaten_control` of the only task of a study with this `board`; empty without one."""
-    found = unbeaten_control(board, controls(study))
+def name_unbeaten_control(rules: pd.DataFrame, board: pd.DataFrame) -> str:
+    """A sentence on the `unbeaten_control` of the only task of these `controls` and this `board`; empty without one."""
+    found = unbeaten_control(board, rules)
     if found is None:
         return ""
     metric = str(board["metric"].iloc[0])

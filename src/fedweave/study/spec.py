@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ class RunSpec:
 
     def fingerprint(self) -> str:
         """A hash of `specification`, the same for the same computation."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         return hashlib.sha256(json.dumps(self.specification(), sort_keys=True).encode()).hexdigest()[:16]
 
 
