@@ -185,7 +185,9 @@ def _restore_signals() -> None:
 
 def _follow(connection: socket.socket) -> NoReturn:
     """Wait for the stage and end as it ended: with its exit code, or by the signal that killed it."""
-    answer = connection.recv(64)
+    answer = b""
+    with suppress(OSError):  # a server that was killed has not read all signals
+        answer = connection.recv(64)
     if not answer:
         sys.exit(LOST_MESSAGE)
     code = int(answer)

@@ -30,7 +30,10 @@ server.recv(64)
 import signal
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: server.send(bytes([number])))
-code = int(server.recv(64) or 137)
+try:
+    code = int(server.recv(64) or 137)
+except OSError:
+    code = 137
 sys.exit(code if code >= 0 else 128 - code)
 """
 # A line `#!PATH` cannot name a path with a space.
