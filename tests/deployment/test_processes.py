@@ -1,7 +1,9 @@
 """Programs that a command of a federation starts end with it; commands of the fork server; folders of one process."""
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -93,11 +95,13 @@ def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatc
 
     def answer() -> None:
         connection, _ = listener.accept()
-        arguments, place, variables, files = fork_server._receive_command(connection)
-        received.extend([arguments, place, variables["MINE"]])
+        packet, files, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+        request = json.loads(packet)
+        received.extend([request["words"], request["cwd"], request["env"]["MINE"]])
         os.write(files[1], b"said")
         [os.close(file) for file in files]
-        connection.sendall(os.getpid().to_bytes(8, "big") + bytes([7]))
+        connection.send(b"started")
+        connection.send(b"7")
         connection.close()
 
     server = threading.Thread(target=answer, daemon=True)

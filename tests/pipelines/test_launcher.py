@@ -8,10 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from fedweave.pipelines.launching import forkserver
-from tests.servers import ROOT
+from fedweave.processes import fork_server
+from tests.servers import ROOT, until
 
 
 def server_path(folder: Path) -> Path:
@@ -22,17 +23,68 @@ def server_path(folder: Path) -> Path:
     return place / f"{os.getpid()}-{started}"
 
 
-@pytest.mark.parametrize("owner_has_ended", [True, False])
-def test_a_server_does_not_remove_the_files_of_the_next_one(tmp_path: Path, owner_has_ended: bool) -> None:
-    """It ends because its owner ended, or because the code has changed. Then the next server is at the same path."""
-    path = server_path(tmp_path)
-    server = object.__new__(forkserver.Server)
-    server.path, server.jobs, server.listening, server.quit = str(path), {}, False, owner_has_ended
-    files = [Path(f"{path}.{ending}") for ending in ("sock", "token", "lock")]
-    for file in files:
-        file.touch()
-    server._end_all()
-    assert [file.exists() for file in files] == [not owner_has_ended] * 3
+def test_a_server_ends_with_its_owner_and_removes_its_own_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server of older code closes its socket while stages still run; the next one is at the same path."""
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind("server.sock")
+    listener.listen()
+    with subprocess.Popen(["true"]) as owner:
+        assert fork_server.serve(listener, lambda request: "refused", os.pidfd_open(owner.pid))
+    assert not Path("server.sock").exists()
+    Path("server.sock").touch()
+    fork_server._close(listener)
+    assert Path("server.sock").exists()
+
+
+CLIENT = """import json, os, socket, sys, time
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.connect("server.sock")
+request = dict(words=["x"], parent=os.getppid(), cwd=os.getcwd(), env=dict(os.environ), umask=18, ignored=[])
+socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
+assert server.recv(64) == b"started"
+if sys.argv[1:]:
+    server.send(bytes([int(sys.argv[1])]))
+print(server.recv(64).decode(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["exit", "signal", "client"])
+def test_a_command_ends_by_itself_by_a_signal_and_with_its_client(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its variables, output and exit code are those of a process that the client starts."""
+    monkeypatch.chdir(tmp_path)
+    program = (
+        "import os, socket, sys, time; from fedweave.processes import fork_server\n"
+        "def run():\n"
+        "    os.write(1, f'{os.environ[\"MINE\"]} {os.getpid()}\\n'.encode())\n"
+        "    time.sleep(0 if sys.argv[1] == 'exit' else 300)\n"
+        "    sys.exit(7)\n"
+        "listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "listener.bind('server.sock'); listener.listen(); print(flush=True)\n"
+        "fork_server.serve(listener, lambda request: run)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen([sys.executable, "-c", program, way], env=env, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            server.stdout.readline()
+            command = [sys.executable, "-c", CLIENT, *([str(int(signal.SIGTERM))] if way == "signal" else [])]
+            client = subprocess.Popen(command, env={**env, "MINE": "x"}, stdout=subprocess.PIPE, text=True)
+            assert client.stdout is not None
+            mine, process = client.stdout.readline().split()
+            assert mine == "x"
+            if way == "client":
+                client.kill()
+            else:
+                assert client.stdout.readline().strip() == {"exit": "7", "signal": str(-signal.SIGTERM)}[way]
+            assert until(lambda: not psutil.pid_exists(int(process)))
+            client.wait(60)
+        finally:
+            server.kill()
 
 
 def test_a_signal_is_kept_until_a_stage_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +92,6 @@ def test_a_signal_is_kept_until_a_stage_runs(tmp_path: Path, monkeypatch: pytest
     afterwards.
     """
     path = server_path(tmp_path)
-    Path(f"{path}.token").write_text("secret")
     command = [sys.executable, "-IS", str(ROOT / "pipelines" / "launching" / "launcher.py"), "names"]
     env = {**os.environ, "FEDWEAVE_OWNER": str(os.getpid()), "PYTHONPATH": str(ROOT / "src")}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
