@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fedweave.tensors import native
 from fedweave.tensors.array_programs import Unsupported
+from fedweave.tensors.instructions import CODES
 from fedweave.tensors.lowering import record
 
 needs_compiler = pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
@@ -35,6 +36,13 @@ def hashed(rows: Tensor) -> Tensor:
     return ((h >> 30).bitwise_and_((1 << 34) - 1).bitwise_xor_(h) & 1023).to(torch.get_default_dtype())
 
 
+def changed_after_its_copy(a: Tensor) -> Tensor:
+    source = a * 2
+    copy = source.clone()
+    source.neg_()
+    return copy.relu() + source
+
+
 CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
     "functions": lambda t: [t["a"].relu(), t["a"].sigmoid(), t["a"].tanh(), t["a"].exp(), F.softplus(9 * t["a"])],
     "far from zero": lambda t: [(50 * t["a"]).sigmoid(), (50 * t["a"]).tanh(), (9 * t["a"]).exp(), t["a"].tanh() / 99],
@@ -55,8 +63,18 @@ CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
     "linear": lambda t: [F.linear(t["a"], t["b"].T, t["d"]), F.linear(t["a"], t["b"].T[:1], t["d"][:1])],
     "batches": lambda t: [t["a"].expand(3, 7, 13) @ t["b"].expand(3, 13, 21).relu()],
     "rows": lambda t: [t["b"][t["y"]], t["b"][:, t["y"]], t["y"][t["y"]], t["b"].gather(1, t["y"][:, None])],
+    "windows": lambda t: [
+        t["c"][t["y"][:, None] % 8 + torch.arange(2, 6)],
+        t["c"][t["y"][:, None] - 13 + torch.arange(2)],
+        t["d"][t["y"][:2, None] % 2 + torch.arange(17)],
+    ],
     "rows from the end": lambda t: [t["b"][torch.tensor([-1, 0])], t["y"][torch.tensor([-2])]],
     "rows of a transposed tensor": lambda t: [t["a"].view(7, 1, 13).permute(2, 1, 0)[:, :, t["y"] % 7]],
+    "copies": lambda t: [
+        torch.stack([F.pad(t["a"], (0, 2)), F.pad(t["a"], (2, 0))], -1)[:, :13, 0] @ t["b"],
+        t["a"].clone().T.contiguous().sum(1) - t["d"][:13].clone().add_(1),
+        changed_after_its_copy(t["a"]),
+    ],
     "joined": lambda t: [torch.cat([t["a"], t["b"].T]), torch.stack([t["a"], t["a"]], -1), F.pad(t["a"], (1, 2))],
     "types": lambda t: [(t["a"] > 0).to(t["a"]), t["y"] * t["a"], t["a"].long() + 1, hashed(t["y"])],
     "a number in whole numbers": lambda t: [t["y"].clamp(min=2.5), torch.zeros(3).fill_(t["a"].sum())],
@@ -127,6 +145,7 @@ def test_numbers_that_are_not_finite_stay_so() -> None:
         lambda t: gradient(lambda a: F.embedding(t["y"], a).sum(), t["a"]),
         lambda t: [t["a"][t["y"]]],
         lambda t: [t["a"][:, t["y"] - 14]],
+        lambda t: [t["c"][t["y"][:, None] + torch.arange(3)]],
         lambda t: [t["c"].long()[t["y"] + 1]],
         lambda t: [t["a"].gather(1, t["y"][:7, None] - 1)],
     ],
@@ -138,6 +157,21 @@ def test_an_index_without_a_position_is_an_error(function: Any) -> None:
     program = record(lambda: [*function(recorded), *recorded.values()], [*recorded.values()], 1, real)
     with pytest.raises(IndexError, match="out of range"):
         native.run(program, real, [(t, 0, 0) for t in values.values()], [(torch.zeros(512, dtype=real), 0, 0)], (1, 1))
+
+
+def test_what_was_copied_is_read_where_it_came_from() -> None:
+    """The window of a series, filled up and joined with a part that is never read, is multiplied without a copy."""
+
+    def forecast() -> list[Tensor]:
+        windows = values["c"][values["y"][:, None] + torch.arange(3)]
+        return [
+            torch.stack([F.pad(windows, (0, 2)), torch.zeros(13, 5)], -1)[:, :3, 0] @ values["b"][:3],
+            *values.values(),
+        ]
+
+    values = inputs() | {"y": torch.arange(10).repeat(2)[:13]}
+    program = record(forecast, [*values.values()], 1, torch.get_default_dtype())
+    assert [*program.code["code"]] == [CODES[name] for name in ("windows", "product", "copy")]
 
 
 OUTSIDE = torch.ones(7, 13)

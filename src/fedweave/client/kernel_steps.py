@@ -43,16 +43,16 @@ def take_kernel_steps(
     # Parameters and state are copies of this call; the rest may still be in use elsewhere.
     own = len(tree_flatten(stacks.rest)[0])
     leaves = [x.clone() if i in program.written and i >= len(leaves) - own else x for i, x in enumerate(leaves)]
-    count, clients = steps.keys.shape
+    rows, keys = (tensor.movedim(0, 1).contiguous() for tensor in (steps.rows, steps.keys))
+    clients, count = keys.shape
     inputs: list[Input] = [(leaf, leaf[0].numel(), 0) for leaf in leaves]
     inputs += [(t, 0 if dim is None else t[0].numel(), 0) for t, dim in zip(captured, settings.dims, strict=True)]
-    width = steps.rows[0, 0].numel()
-    inputs += [(steps.rows, width, clients * width), (steps.keys, 1, clients)]
-    losses = torch.zeros(count, clients, dtype=real)
-    native.run(
-        program, real, inputs, [(losses, 1, clients)], (clients, count), len(inputs) - 2 if settings.masked else None
-    )
-    return tree_unflatten(leaves, spec), losses
+    width = rows[0, 0].numel()
+    inputs += [(rows, count * width, width), (keys, count, 1)]
+    losses = torch.zeros(clients, count, dtype=real)
+    masked = len(inputs) - 2 if settings.masked else None
+    native.run(program, real, inputs, [(losses, count, 1)], (clients, count), masked)
+    return tree_unflatten(leaves, spec), losses.T
 
 
 def _find_program(

@@ -5,20 +5,20 @@ all clients together.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.loss_check import check_loss
-from fedweave.client.solvers import Loss, Solver, clone, masked_mean, value_and_grad
+from fedweave.client.solvers import Loss, Solver, clone, value_and_grad
 from fedweave.client.stacked_steps import take_steps
 from fedweave.client.step_records import Stacks, Steps, StepSettings
 from fedweave.tensors import dropout_keys, trees
 from fedweave.tensors.closures import capture
+from fedweave.tensors.mapping import run_outside
 from fedweave.tensors.trees import Params, Tree, is_mapped
 
 
@@ -127,36 +127,18 @@ def _train_stacked_clients(
     if not len(steps):
         return params, state, rest, torch.zeros((), device=step_keys.device)
     rows = steps if isinstance(steps, Tensor) else torch.stack([*steps])
-    inputs, spec = tree_flatten((params, state, rest, rows, step_keys, captured.tensors))
-    outputs = _StackedTraining.apply(StepSettings(captured.form, captured.rebuild, solver, masked, spec), *inputs)
-    return tree_unflatten(outputs, tree_flatten((params, state, rest, 0))[1])
+    inputs, spec = tree_flatten((params, state, rest, rows, step_keys))
 
+    def train(clients: int, tensors: list[Tensor], is_stacked: tuple[bool, ...]) -> Tree:
+        pairs = [*zip(tensors, is_stacked, strict=True)]
+        own = [x if stacked else x.expand(clients, *x.shape) for x, stacked in pairs[: len(inputs)]]
+        dims = tuple(0 if stacked else None for _, stacked in pairs[len(inputs) :])
+        settings = StepSettings(captured.form, captured.rebuild, solver, masked, dims)
+        params, state, rest, steps, keys = tree_unflatten(own, spec)
+        return _train_stacks(settings, params, state, rest, steps, keys, tensors[len(inputs) :])
 
-class _StackedTraining(torch.autograd.Function):
-    """Passes the stacked tensors of a mapped call to `_train_stacks`, outside the transform."""
-
-    @staticmethod
-    def forward(settings: StepSettings, *inputs: Tensor) -> tuple[Tensor, ...]:
-        raise RuntimeError("stacked training runs under vmap alone")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        del ctx, inputs, output
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], settings: StepSettings, *inputs: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        n, dims = info.batch_size, in_dims[1:]
-        leading = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(inputs, dims, strict=True)]
-        captured_count = len(tree_unflatten(inputs, settings.spec)[5])
-        own_count = len(leading) - captured_count
-        leading[:own_count] = [
-            x.expand(n, *x.shape) if dim is None else x for x, dim in zip(leading[:own_count], dims, strict=False)
-        ]
-        settings = replace(settings, dims=tuple(None if dim is None else 0 for dim in dims[own_count:]))
-        outputs = tree_flatten(_train_stacks(settings, *tree_unflatten(leading, settings.spec)))[0]
-        return tuple(outputs), (0,) * len(outputs)
+    result: tuple[Params, Tree, Params, Tensor] = run_outside(train, [*inputs, *captured.tensors])
+    return result
 
 
 def _train_stacks(
@@ -171,7 +153,8 @@ def _train_stacks(
     """Stacked training: parameters [P, ...], `steps` [P, K, B], `step_keys` [P, K]; the mean loss is [P]."""
     active = (steps >= 0).flatten(2).any(-1)
     all_active = active.all(0).tolist() if settings.masked else [True] * steps.shape[1]
-    rows, step_keys = (stack.movedim(1, 0).contiguous() for stack in (steps, step_keys))
+    rows, step_keys = (stack.movedim(1, 0) for stack in (steps, step_keys))
     stacks = Stacks(clone(params), clone(state), rest)
     stacks, losses = take_steps(settings, stacks, Steps(rows, step_keys, all_active), captured)
-    return *stacks, vmap(masked_mean)(losses.movedim(0, 1), active)
+    mean = torch.where(active, losses.T, 0.0).sum(1) / active.sum(1).clamp(min=1)
+    return *stacks, mean

@@ -28,6 +28,7 @@ def take_steps(settings: StepSettings, stacks: Stacks, steps: Steps, captured: l
     mode = current_mode()
     if mode.kernel and (result := take_kernel_steps(settings, stacks, steps, captured)):
         return result
+    steps = Steps(steps.rows.contiguous(), steps.keys.contiguous(), steps.all_active)
     with use_products(steps.rows.device.type):  # entered again, because leaving the transform has switched it off
         if mode.recorded and (result := _take_recorded_steps(settings, stacks, steps, captured, mode.compiled)):
             return result

@@ -30,13 +30,10 @@ class Steps(NamedTuple):
 class StepSettings:
     """Settings of stacked training, without its tensors.
 
-    It is not a tuple, because PyTorch would traverse a tuple several times in every round.
-
     Attributes:
         form, rebuild: of the captured loss, see `closures.Capture`.
         solver: the local solver.
         masked: whether rows of -1 are padding.
-        spec: structure of the tree of all inputs.
         dims: client axis of each captured tensor, 0 or None.
     """
 
@@ -44,7 +41,6 @@ class StepSettings:
     rebuild: Rebuild
     solver: Solver
     masked: bool
-    spec: Any
     dims: tuple[int | None, ...] = ()
 
     @property

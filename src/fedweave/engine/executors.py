@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
-from torch.func import vmap
 
 from fedweave.client.data import ClientData
 from fedweave.client.execution_mode import ExecutionMode, use_mode
@@ -26,6 +25,7 @@ from fedweave.models.gru import GRUCell, Readout
 from fedweave.processes import forks
 from fedweave.tensors import native, recordings, trees
 from fedweave.tensors.convolutions import use_products
+from fedweave.tensors.mapping import map_stacked
 from fedweave.tensors.trees import Tree
 
 LARGE = 100_000  # parameters
@@ -145,13 +145,14 @@ class Batched(Executor):
     def _run_chunk(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
         padded = bool((part.plan < 0).any())
 
-        def run_client(args: tuple[Tree, ...], tensors: Tree) -> Tree:
+        def run_client(tree: tuple[tuple[Tree, ...], Tree]) -> Tree:
+            args, tensors = tree
             data: ClientData = part.view(tensors, padded)
             return function(*args, data)
 
         mode = ExecutionMode(self.kernel, self.compiled, self.recorded)
         with use_mode(mode), use_products(part.federation.ids.device.type), guards.forbid_values():
-            return vmap(run_client)(slices, part.client_tensors())
+            return map_stacked(run_client, (slices, part.client_tensors()), len(part))
 
 
 def halve(size: int) -> int:

@@ -5,38 +5,23 @@ well. Each becomes an instruction for `native.cpp`. Views need none: an operand 
 Intermediate values share one small memory, by the time of their use.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-SOURCE = Path(__file__).with_name("native.cpp")
-_ENUM = re.search(r"enum Code : Int \{(.*?)\}", SOURCE.read_text(encoding="utf-8"), re.DOTALL)
-CODES = {name.lower(): code for code, name in enumerate(re.findall(r"\w+", _ENUM[1] if _ENUM else ""))}
+from fedweave.tensors.copied import without_copies
+from fedweave.tensors.instructions import CODES, Instruction, Place, memory_of, results_of
+
 OPERAND = np.dtype([("buffer", np.int64), ("offset", np.int64), ("stride", np.int64, 4)])
 INSTRUCTION = np.dtype([("code", np.int64), ("size", np.int64, 4), ("at", OPERAND, 6)])
 AXES, OPERANDS = 4, 6
 ARENA, ALIGNMENT = 0, 64  # the buffer of intermediate values; bytes
 LANES = BLOCK = 16  # numbers of the widest vector; rows of a softmax at once
-# Operands that an instruction writes to, and how many of them are results; the others are working memory.
-WRITES = {"adam": ((0, 2, 3), 3), "softmax": ((0, 2), 1), "log_softmax": ((0, 2), 1), "product": ((0, 4), 1)}
-
-
-Place = tuple[Tensor | None, Sequence[int]]  # an operand and its strides
-
-
-class Instruction(NamedTuple):
-    """An instruction before its operands have places in memory."""
-
-    name: str
-    size: tuple[int, ...]
-    places: list[Place]
 
 
 class Unsupported(Exception):
@@ -90,10 +75,6 @@ class ArrayProgram:
     written: frozenset[int]
 
 
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
 class Builder:
     """Instructions of recorded calls.
 
@@ -104,7 +85,7 @@ class Builder:
     def __init__(self, inputs: Sequence[Tensor], real: torch.dtype) -> None:
         self.real = real
         self._inputs = list(inputs)
-        self._external = {_storage(tensor): position + 1 for position, tensor in enumerate(inputs)}
+        self._external = {memory_of(tensor): position + 1 for position, tensor in enumerate(inputs)}
         if len(self._external) != len(inputs):
             raise Unsupported("two inputs share their memory")
         self._buffers = 1 + len(inputs)
@@ -154,8 +135,8 @@ class Builder:
 
     def constant(self, value: Tensor) -> Tensor:
         """A tensor that the program only reads."""
-        self._temporary.pop(_storage(value), None)
-        self._external[_storage(value)] = self._buffers
+        self._temporary.pop(memory_of(value), None)
+        self._external[memory_of(value)] = self._buffers
         self._constants[self._buffers] = value
         self._buffers += 1
         return value
@@ -163,7 +144,7 @@ class Builder:
     def new(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """A contiguous intermediate value."""
         value = torch.empty(tuple(shape), dtype=dtype)
-        self._temporary[_storage(value)] = value
+        self._temporary[memory_of(value)] = value
         return value
 
     def tensor(self, value: Any, dtype: torch.dtype) -> Tensor:
@@ -183,6 +164,22 @@ class Builder:
         packed = self.new(value.shape, value.dtype)
         self.copy(packed, value)
         return packed
+
+    def find_window(self, index: Tensor) -> tuple[Tensor, int] | None:
+        """(rows [m], first) if `index` was computed as rows[:, None] + (first, first + 1, ...)."""
+        writes = [i for i, line in enumerate(self._code) if memory_of(index) in map(memory_of, results_of(line))]
+        line = self._code[writes[-1]] if writes else None
+        if line is None or line.name != "int_add" or line.size != (1, 1, *index.shape):
+            return None
+        rows, span = (tensor for tensor, _ in line.places[1:])
+        assert rows is not None
+        assert span is not None
+        if rows.shape != (len(index), 1) or self._external.get(memory_of(span)) not in self._constants:
+            return None
+        written = (memory for later in self._code[writes[-1] + 1 :] for memory in map(memory_of, results_of(later)))
+        if memory_of(rows) in written or not torch.equal(span.diff(), torch.ones_like(span[1:])):
+            return None
+        return rows[:, 0], int(span[0])
 
     def kind(self, value: Tensor) -> str:
         """ "real", "int" or "bool"."""
@@ -216,7 +213,7 @@ class Builder:
             raise Unsupported(f"{func}: random numbers")
         for out in outputs:
             if not self._is_known(out):
-                self._temporary[_storage(out)] = out
+                self._temporary[memory_of(out)] = out
         name = func.overloadpacket.__name__
         rule = rules.get(name) or rules.get(name.removesuffix("_"))
         if rule is None:
@@ -224,7 +221,7 @@ class Builder:
         rule(self, result, *args, **kwargs)
 
     def _is_known(self, tensor: Tensor) -> bool:
-        return _storage(tensor) in self._external or _storage(tensor) in self._temporary
+        return memory_of(tensor) in self._external or memory_of(tensor) in self._temporary
 
     def _check(self, tensor: Tensor) -> None:
         self.kind(tensor)
@@ -240,20 +237,20 @@ class Builder:
         for value, new in zip(self._inputs, updates, strict=False):
             if (value.dtype, value.shape) != (new.dtype, new.shape):
                 raise Unsupported(f"{value.dtype} {[*value.shape]} becomes {new.dtype} {[*new.shape]}")
-            if _storage(value) != _storage(new):
-                if _storage(new) in map(_storage, self._inputs):
+            if memory_of(value) != memory_of(new):
+                if memory_of(new) in map(memory_of, self._inputs):
                     raise Unsupported("inputs that change places")
                 self.copy(value, new)
         results = []
         for output in outputs:
             result = torch.empty_like(output, memory_format=torch.contiguous_format)
             results.append(self._buffers)
-            self._external[_storage(self._keep(result))] = self._buffers
+            self._external[memory_of(self._keep(result))] = self._buffers
             self._buffers += 1
             self.copy(result, output)
         code = self._remove_unread()
         offsets, arena = self._place(code)
-        written = {self._external[_storage(t)] for line in code for t in _results(line) if self._is_external(t)}
+        written = {self._external[memory_of(t)] for line in code for t in results_of(line) if self._is_external(t)}
         if written & self._constants.keys():
             raise Unsupported("a constant that is written to")
         inputs = tuple(range(1, len(self._inputs) + 1))
@@ -268,7 +265,7 @@ class Builder:
         return tensor
 
     def _is_external(self, tensor: Tensor) -> bool:
-        return _storage(tensor) in self._external
+        return memory_of(tensor) in self._external
 
     def _remove_unread(self) -> list[Instruction]:
         """The lines of whose results some number reaches an input or output."""
@@ -276,12 +273,12 @@ class Builder:
 
         def read(tensor: Tensor) -> Tensor:
             count = tensor.untyped_storage().nbytes() // tensor.itemsize
-            mask = needed.setdefault(_storage(tensor), torch.zeros(count, dtype=torch.bool))
+            mask = needed.setdefault(memory_of(tensor), torch.zeros(count, dtype=torch.bool))
             return mask.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
         code = []
-        for line in reversed(self._code):
-            if any(self._is_external(t) or bool(read(t).any()) for t in _results(line)):
+        for line in reversed([*without_copies(self._code)]):
+            if any(self._is_external(t) or bool(read(t).any()) for t in results_of(line)):
                 for tensor, _ in line.places:
                     if tensor is not None and not self._is_external(tensor):
                         read(tensor).fill_(True)
@@ -295,24 +292,24 @@ class Builder:
         for time, line in enumerate(code):
             for tensor, _ in line.places:
                 if tensor is not None and not self._is_external(tensor):
-                    last[_storage(tensor)] = time
-                    sizes[_storage(tensor)] = self._bytes(tensor, tensor.untyped_storage().nbytes() // tensor.itemsize)
+                    last[memory_of(tensor)] = time
+                    sizes[memory_of(tensor)] = self._bytes(tensor, tensor.untyped_storage().nbytes() // tensor.itemsize)
         offsets: dict[int, int] = {}
         active: list[tuple[int, int, int]] = []  # offset, end, last use
         for time, line in enumerate(code):
-            for storage in [_storage(t) for t, _ in line.places if t is not None and not self._is_external(t)]:
-                if storage in offsets:
+            for memory in [memory_of(t) for t, _ in line.places if t is not None and not self._is_external(t)]:
+                if memory in offsets:
                     continue
                 active = sorted(place for place in active if place[2] >= time)
                 start = 0
                 for offset, end, _ in active:
-                    if start + sizes[storage] <= offset:
+                    if start + sizes[memory] <= offset:
                         break
                     start = max(start, end)
-                offsets[storage] = start
-                end = start + -(-sizes[storage] // ALIGNMENT) * ALIGNMENT
-                active.append((start, end, last[storage]))
-        return offsets, max([offsets[storage] + sizes[storage] for storage in offsets], default=0) + ALIGNMENT
+                offsets[memory] = start
+                end = start + -(-sizes[memory] // ALIGNMENT) * ALIGNMENT
+                active.append((start, end, last[memory]))
+        return offsets, max([offsets[memory] + sizes[memory] for memory in offsets], default=0) + ALIGNMENT
 
     def _bytes(self, tensor: Tensor, count: int) -> int:
         return count * (self.real.itemsize if tensor.is_floating_point() else tensor.itemsize)
@@ -324,15 +321,10 @@ class Builder:
                 operands.append((-1, 0, tuple(strides)))  # numbers that the instruction reads there
                 continue
             offset = self._bytes(tensor, int(tensor.storage_offset()))
-            buffer = self._external.get(_storage(tensor), ARENA)
-            operands.append((buffer, offset + offsets.get(_storage(tensor), 0), tuple(strides)))
+            buffer = self._external.get(memory_of(tensor), ARENA)
+            operands.append((buffer, offset + offsets.get(memory_of(tensor), 0), tuple(strides)))
         operands += [(-1, 0, (0,) * AXES)] * (OPERANDS - len(operands))
         return CODES[name], tuple(size), operands
-
-
-def _results(line: Instruction) -> list[Tensor]:
-    positions, count = WRITES.get(line.name, ((0,), 1))
-    return [tensor for i in positions[:count] if (tensor := line.places[i][0]) is not None]
 
 
 def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:

@@ -10,17 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.tensors.array_programs import (
-    BLOCK,
-    CODES,
-    LANES,
-    ArrayProgram,
-    Builder,
-    Place,
-    Recorder,
-    Unsupported,
-    collapse,
-)
+from fedweave.tensors.array_programs import BLOCK, LANES, ArrayProgram, Builder, Recorder, Unsupported, collapse
+from fedweave.tensors.instructions import CODES, Place
 
 Rule = Callable[..., None]
 
@@ -240,6 +231,11 @@ def _take(b: Builder, out: Tensor, value: Tensor, axis: int, index: Tensor, lowe
     value, index = b.contiguous(value), b.contiguous(index)
     before, width = prod(value.shape[:axis]), prod(value.shape[axis + 1 :])
     count, positions = value.shape[axis], index.numel()
+    if before == width == 1 and lowest and b.kind(out) == "real" and (window := b.find_window(index)):
+        (rows, first), n = window, index.shape[-1]
+        steps = [(0, 0, n, 1), (0, 0, 0, 1), (0, 0, rows.stride(0), 0), (0, count, first, 0)]
+        b.emit("windows", (1, 1, positions // n, n), *zip((out, value, rows, None), steps, strict=True))
+        return
     if b.kind(out) != "real":
         if before != 1 or width != 1:
             raise Unsupported("rows of whole numbers")

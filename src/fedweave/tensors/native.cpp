@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 
 using Int = int64_t;
 using Real = REAL;
@@ -35,7 +36,7 @@ enum Code : Int {
   INT_TO_REAL, BOOL_TO_REAL, BOOL_TO_INT, REAL_TO_INT,
   SUM, INT_SUM,
   LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD, SOFTMAX, SOFTMAX_BACKWARD,
-  TAKE, INT_TAKE, BOOL_TAKE, ADD_AT, GATHER, SCATTER_ADD,
+  TAKE, WINDOWS, INT_TAKE, BOOL_TAKE, ADD_AT, GATHER, SCATTER_ADD,
   PRODUCT, ADAM
 };
 
@@ -60,69 +61,92 @@ struct Call {
   template <class T> T* at(int i) const { return reinterpret_cast<T*>(base[in.at[i].buffer] + in.at[i].offset); }
   Int stride(int i, int dim) const { return in.at[i].stride[dim]; }
   Int size(int dim) const { return in.size[dim]; }
-  // body(offset of every operand in elements) for all positions of the three outer axes
-  template <int N, class Body> void outer(Body body) const {
+  // body(offset of every operand in elements) for all positions of the outer AXES
+  template <int N, int AXES = 3, class Body> void outer(Body body) const {
     Int shift[N];
     for (Int i = 0; i < size(0); i++)
       for (Int j = 0; j < size(1); j++)
-        for (Int k = 0; k < size(2); k++) {
+        for (Int k = 0; k < (AXES == 3 ? size(2) : 1); k++) {
           for (int n = 0; n < N; n++) shift[n] = i * stride(n, 0) + j * stride(n, 1) + k * stride(n, 2);
           body(shift);
         }
   }
 };
 
-template <class Out, class A, class F> static void map(const Call& c, F f) {
-  const Int n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3);
-  c.outer<2>([&](const Int* s) {
-    Out* o = c.at<Out>(0) + s[0];
-    const A* a = c.at<A>(1) + s[1];
-    if (so == 1 && sa == 1) {
-#pragma GCC ivdep
-      for (Int i = 0; i < n; i++) o[i] = f(a[i]);
-    } else if (so == 1 && sa == 0) {
-      std::fill(o, o + n, f(*a));
+// Elementwise operations take blocks of numbers without gaps. An operand with other strides is copied to such a block:
+// rows are often shorter than a vector.
+constexpr Int BLOCK = 512, SHORT = 16;
+
+template <class T> struct Packed {
+  T room[BLOCK + SHORT];
+  const T* number = nullptr;  // whose value fills the first `filled` places of the room
+  Int filled = 0;
+  Packed() {}  // a tuple would set the room to zero
+
+  // [rows, n] numbers
+  const T* operator()(const T* from, Int row, Int column, Int rows, Int n) {
+    if (column == 1 && (row == n || rows == 1)) return from;
+    if (number != from || rows * n > filled) pack(from, row, column, rows, n);
+    return room;
+  }
+
+  [[gnu::noinline]] void pack(const T* from, Int row, Int column, Int rows, Int n) {
+    if (row == 0 && column == 0) {
+      number = from, filled = rows * n;
+      std::fill(room, room + filled, *from);
+    } else if (column == 0 && n <= SHORT) {
+      for (Int k = 0; k < rows; k++)
+        for (Int i = 0; i < SHORT; i++) room[k * n + i] = from[k * row];  // over the start of the next row
+    } else if (row == 0 && column == 1 && n <= SHORT) {
+      T line[SHORT] = {};
+      std::copy(from, from + n, line);
+      for (Int k = 0; k < rows; k++) std::copy(line, line + SHORT, room + k * n);
     } else {
-      for (Int i = 0; i < n; i++) o[i * so] = f(a[i * sa]);
+      for (Int k = 0; k < rows; k++)
+        for (Int i = 0; i < n; i++) room[k * n + i] = from[k * row + i * column];
     }
-  });
+  }
+};
+
+template <class T> [[gnu::noinline]] static void spread(const T* from, T* to, Int row, Int column, Int rows, Int n) {
+  for (Int k = 0; k < rows; k++)
+    for (Int i = 0; i < n; i++) to[k * row + i * column] = from[k * n + i];
 }
 
-template <class Out, class A, class F> static void map2(const Call& c, F f) {
-  const Int n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3), sb = c.stride(2, 3);
-  c.outer<3>([&](const Int* s) {
-    Out* o = c.at<Out>(0) + s[0];
-    const A *a = c.at<A>(1) + s[1], *b = c.at<A>(2) + s[2];
-    if (so == 1 && sa == 1 && sb == 1) {
+template <class F, class Out, class... In> static void map_block(F f, Int n, Out* o, const In*... in) {
 #pragma GCC ivdep
-      for (Int i = 0; i < n; i++) o[i] = f(a[i], b[i]);
-    } else if (so == 1 && sa == 1 && sb == 0) {
-      const A y = *b;
-#pragma GCC ivdep
-      for (Int i = 0; i < n; i++) o[i] = f(a[i], y);
-    } else if (so == 1 && sa == 0 && sb == 1) {
-      const A x = *a;
-#pragma GCC ivdep
-      for (Int i = 0; i < n; i++) o[i] = f(x, b[i]);
-    } else {
-      for (Int i = 0; i < n; i++) o[i * so] = f(a[i * sa], b[i * sb]);
-    }
-  });
+  for (Int i = 0; i < n; i++) o[i] = f(in[i]...);
 }
 
-template <class Out, class A, class F> static void map3(const Call& c, F f) {
-  const Int n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3), sb = c.stride(2, 3), sc = c.stride(3, 3);
-  c.outer<4>([&](const Int* s) {
-    Out* o = c.at<Out>(0) + s[0];
-    const A* a = c.at<A>(1) + s[1];
-    const Out *b = c.at<Out>(2) + s[2], *d = c.at<Out>(3) + s[3];
-    if (so == 1 && sa == 1 && sb == 1 && sc == 0) {
-      const Out z = *d;
-#pragma GCC ivdep
-      for (Int i = 0; i < n; i++) o[i] = f(a[i], b[i], z);
-    } else {
-      for (Int i = 0; i < n; i++) o[i * so] = f(a[i * sa], b[i * sb], d[i * sc]);
-    }
+// result = f(operands)
+template <class Out, class... In, class F> [[gnu::noinline]] static void map(const Call& c, F f) {
+  constexpr int N = 1 + sizeof...(In);
+  const Int n = c.size(3), width = std::min(n, BLOCK);
+  if (n == 1 && c.size(2) == 1)
+    return c.outer<N, 2>([&](const Int* s) {
+      int operand = 0;
+      std::tuple<In...> in{(++operand, c.at<In>(operand)[s[operand]])...};
+      c.at<Out>(0)[s[0]] = std::apply(f, in);
+    });
+  const Int height = c.size(2) == 1 ? 1 : std::max(Int(1), std::min(c.size(2), BLOCK / n));
+  std::tuple<Packed<In>...> packed;
+  Out room[BLOCK];
+  c.outer<N, 2>([&](const Int* s) {
+    for (Int k = 0; k < c.size(2); k += height)
+      for (Int i = 0; i < n; i += width) {
+        const Int rows = std::min(height, c.size(2) - k), count = std::min(width, n - i);
+        auto at = [&](int operand) { return s[operand] + k * c.stride(operand, 2) + i * c.stride(operand, 3); };
+        const Int row = c.stride(0, 2), column = c.stride(0, 3);
+        const bool gaps = column != 1 || (row != count && rows > 1);
+        Out* to = c.at<Out>(0) + at(0);
+        int operand = 0;
+        std::apply([&](Packed<In>&... part) {
+          // Braces, because the order of arguments is not defined.
+          std::tuple<const In*...> in{(++operand, part(c.at<In>(operand) + at(operand), c.stride(operand, 2), c.stride(operand, 3), rows, count))...};
+          std::apply([&](const In*... from) { map_block(f, rows * count, gaps ? room : to, from...); }, in);
+        }, packed);
+        if (gaps) spread(room, to, row, column, rows, count);
+      }
   });
 }
 
@@ -202,56 +226,82 @@ static Real dot(const Real* a, Int sa, const Real* b, Int sb, Int n) {
   return total;
 }
 
+// o [n] += every row of a [rows, n]
+static void sum_rows(Real* o, const Real* a, Int row, Int rows, Int n) {
+  const Real* end = a + (rows - 1) * row + n;
+  for (Int i = 0; i < n; i += LANES) {
+    const Int width = std::min(LANES, n - i);
+    Real part[LANES] = {};
+    std::copy(o + i, o + i + width, part);
+    Vector total = *reinterpret_cast<Vector*>(part);
+    Int k = 0;
+    for (; k < rows && a + k * row + i + LANES <= end; k++) total += *reinterpret_cast<const Vector*>(a + k * row + i);
+    *reinterpret_cast<Vector*>(part) = total;
+    for (; k < rows; k++)
+      for (Int x = 0; x < width; x++) part[x] += a[k * row + i + x];
+    std::copy(part, part + width, o + i);
+  }
+}
+
 // result += values, over axes that the result lacks (stride 0)
 static void sum(const Call& c) {
-  const Int n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3);
-  c.outer<2>([&](const Int* s) {
+  const Int rows = c.size(2), n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3), ro = c.stride(0, 2), ra = c.stride(1, 2);
+  c.outer<2, 2>([&](const Int* s) {
     Real* o = c.at<Real>(0) + s[0];
     const Real* a = c.at<Real>(1) + s[1];
-    if (so == 0) {
-      *o += sum_of(a, n, sa);
-    } else if (so == 1 && sa == 1) {
-#pragma GCC ivdep
-      for (Int i = 0; i < n; i++) o[i] += a[i];
-    } else {
-      for (Int i = 0; i < n; i++) o[i * so] += a[i * sa];
+    if (so == 1 && sa == 1 && ro == 0) return sum_rows(o, a, ra, rows, n);
+    Int k = 0;
+    for (; so == 0 && n < LANES && k + 8 <= rows; k += 8) {
+      Real total[8] = {};
+      for (Int i = 0; i < n; i++)
+        for (Int r = 0; r < 8; r++) total[r] += a[(k + r) * ra + i * sa];
+      for (Int r = 0; r < 8; r++) o[(k + r) * ro] += total[r];
+    }
+    for (; k < rows; k++) {
+      if (so == 0)
+        o[k * ro] += sum_of(a + k * ra, n, sa);
+      else
+        for (Int i = 0; i < n; i++) o[k * ro + i * so] += a[k * ra + i * sa];
     }
   });
 }
 
 static void int_sum(const Call& c) {
   c.outer<2>([&](const Int* s) {
-    for (Int i = 0; i < c.size(3); i++)
-      c.at<Int>(0)[s[0] + i * c.stride(0, 3)] += c.at<Int>(1)[s[1] + i * c.stride(1, 3)];
+    Int* o = c.at<Int>(0) + s[0];
+    const Int *a = c.at<Int>(1) + s[1], n = c.size(3), so = c.stride(0, 3), sa = c.stride(1, 3);
+    Int total = 0;
+    for (Int i = 0; i < n; i++) (so ? o[i * so] : total) += a[i * sa];
+    if (!so) *o += total;
   });
 }
 
 // Rows [size(2), size(3)], contiguous. Sixteen rows at once, transposed: rows are often shorter than a vector.
-constexpr Int BLOCK = 16;
+constexpr Int TILE = 16;
 
 template <bool LOGS> static void softmax(const Call& c) {
   const Int rows = c.size(2), n = c.size(3);
   Real* e = c.at<Real>(2);
-  for (Int first = 0; first < rows; first += BLOCK) {
-    const Int count = std::min(BLOCK, rows - first);
+  for (Int first = 0; first < rows; first += TILE) {
+    const Int count = std::min(TILE, rows - first);
     const Real* a = c.at<Real>(1) + first * n;
     Real* o = c.at<Real>(0) + first * n;
-    Real top[BLOCK], total[BLOCK] = {};
+    Real top[TILE], total[TILE] = {};
     for (Int i = 0; i < n; i++)
-      for (Int r = 0; r < BLOCK; r++) e[i * BLOCK + r] = r < count ? a[r * n + i] : Real(0);
-    for (Int r = 0; r < BLOCK; r++) top[r] = e[r];
+      for (Int r = 0; r < TILE; r++) e[i * TILE + r] = r < count ? a[r * n + i] : Real(0);
+    for (Int r = 0; r < TILE; r++) top[r] = e[r];
     for (Int i = 1; i < n; i++)
-      for (Int r = 0; r < BLOCK; r++) top[r] = e[i * BLOCK + r] > top[r] ? e[i * BLOCK + r] : top[r];
+      for (Int r = 0; r < TILE; r++) top[r] = e[i * TILE + r] > top[r] ? e[i * TILE + r] : top[r];
     for (Int i = 0; i < n; i++)
-      for (Int r = 0; r < BLOCK; r++) {
-        e[i * BLOCK + r] -= top[r];
-        const Real y = exponential(e[i * BLOCK + r]);
+      for (Int r = 0; r < TILE; r++) {
+        e[i * TILE + r] -= top[r];
+        const Real y = exponential(e[i * TILE + r]);
         total[r] += y;
-        if (!LOGS) e[i * BLOCK + r] = y;
+        if (!LOGS) e[i * TILE + r] = y;
       }
-    for (Int r = 0; r < BLOCK; r++) total[r] = LOGS ? logarithm(total[r]) : 1 / total[r];
+    for (Int r = 0; r < TILE; r++) total[r] = LOGS ? logarithm(total[r]) : 1 / total[r];
     for (Int i = 0; i < n; i++)
-      for (Int r = 0; r < count; r++) o[r * n + i] = LOGS ? e[i * BLOCK + r] - total[r] : e[i * BLOCK + r] * total[r];
+      for (Int r = 0; r < count; r++) o[r * n + i] = LOGS ? e[i * TILE + r] - total[r] : e[i * TILE + r] * total[r];
   }
 }
 
@@ -261,9 +311,9 @@ template <bool LOGS> static void softmax_backward(const Call& c) {
   const Real *g = c.at<Real>(1), *y = c.at<Real>(2);
 #pragma GCC ivdep
   for (Int i = 0; i < rows * n; i++) o[i] = LOGS ? exponential(y[i]) : y[i];
-  for (Int first = 0; first < rows; first += BLOCK, o += BLOCK * n, g += BLOCK * n, y += BLOCK * n) {
-    const Int count = std::min(BLOCK, rows - first);
-    Real total[BLOCK] = {};
+  for (Int first = 0; first < rows; first += TILE, o += TILE * n, g += TILE * n, y += TILE * n) {
+    const Int count = std::min(TILE, rows - first);
+    Real total[TILE] = {};
     for (Int i = 0; i < n; i++)
       for (Int r = 0; r < count; r++) total[r] += LOGS ? g[r * n + i] : g[r * n + i] * y[r * n + i];
     for (Int r = 0; r < count; r++)
@@ -278,6 +328,22 @@ struct OutOfRange {};
 static inline Int position(Int index, Int count, Int lowest = 0) {
   if (index >= count || index < lowest) throw OutOfRange{};
   return index < 0 ? index + count : index;
+}
+
+// result[i, :] = n values from index[i] + first on
+static void windows(const Call& c) {
+  const Int n = c.size(3), count = c.stride(3, 1), first = c.stride(3, 2);
+  for (Int i = 0; i < c.size(2); i++) {
+    const Int row = c.at<Int>(2)[i * c.stride(2, 2)] + first;
+    const Real* a = c.at<Real>(1);
+    Real* o = c.at<Real>(0) + i * n;
+    if (n <= SHORT && i * n + SHORT <= c.size(2) * n && row >= 0 && row + SHORT <= count)
+      std::copy(a + row, a + row + SHORT, o);  // over the start of the next window
+    else if (row >= 0 && row + n <= count)
+      for (Int x = 0; x < n; x++) o[x] = a[row + x];
+    else
+      for (Int x = 0; x < n; x++) o[x] = a[position(row + x, count, -count)];
+  }
 }
 
 template <class T> static void take_numbers(const Call& c) {
@@ -382,7 +448,11 @@ static void product(const Call& c) {
     Int ldb = b.row;
     if (b.column != 1 || n % LANES) {
       Real* scratch = c.at<Real>(4);
-      for (Int p = 0; p < k; p++) std::fill(scratch + p * padded + n, scratch + (p + 1) * padded, Real(0));
+      Int wide = 0;  // rows that can be copied with numbers behind them, in place of zeros
+      if (b.column == 1 && padded == LANES && b.row > 0) wide = std::max(Int(0), k - (padded - n + b.row - 1) / b.row);
+      for (Int p = 0; p < wide; p++)
+        *reinterpret_cast<Vector*>(scratch + p * padded) = *reinterpret_cast<const Vector*>(b.at + p * b.row);
+      std::fill(scratch + wide * padded, scratch + k * padded, Real(0));
       if (b.row == 1) {  // a transposed weight, four rows and columns at a time
         Int p = 0;
         for (; p + 4 <= k; p += 4) {
@@ -400,7 +470,7 @@ static void product(const Call& c) {
         for (; p < k; p++)
           for (Int j = 0; j < n; j++) scratch[p * padded + j] = b.at[p + j * b.column];
       } else {
-        for (Int p = 0; p < k; p++)
+        for (Int p = wide; p < k; p++)
           for (Int j = 0; j < n; j++) scratch[p * padded + j] = b.at[p * b.row + j * b.column];
       }
       rows = scratch;
@@ -436,8 +506,8 @@ static void adam(const Call& c) {
 
 static void execute(const Call& c) {
 #define UNARY(CODE, OUT, IN, VALUE) case CODE: return map<OUT, IN>(c, [](IN x) -> OUT { return VALUE; });
-#define BINARY(CODE, OUT, IN, VALUE) case CODE: return map2<OUT, IN>(c, [](IN x, IN y) -> OUT { return VALUE; });
-#define TERNARY(CODE, OUT, IN, VALUE) case CODE: return map3<OUT, IN>(c, [](IN x, OUT y, OUT z) -> OUT { return VALUE; });
+#define BINARY(CODE, OUT, IN, VALUE) case CODE: return map<OUT, IN, IN>(c, [](IN x, IN y) -> OUT { return VALUE; });
+#define TERNARY(CODE, OUT, IN, VALUE) case CODE: return map<OUT, IN, OUT, OUT>(c, [](IN x, OUT y, OUT z) -> OUT { return VALUE; });
   switch (c.in.code) {
     UNARY(COPY, Real, Real, x)
     UNARY(NEG, Real, Real, -x)
@@ -498,6 +568,7 @@ static void execute(const Call& c) {
     case SOFTMAX: return softmax<false>(c);
     case SOFTMAX_BACKWARD: return softmax_backward<false>(c);
     case TAKE: return take<false>(c);
+    case WINDOWS: return windows(c);
     case INT_TAKE: return take_numbers<Int>(c);
     case BOOL_TAKE: return take_numbers<Bool>(c);
     case ADD_AT: return take<true>(c);

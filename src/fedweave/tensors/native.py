@@ -25,7 +25,8 @@ from torch import Tensor
 from fedweave.errors import BadInput
 from fedweave.files import stored
 from fedweave.files.atomic import write_atomic
-from fedweave.tensors.array_programs import SOURCE, ArrayProgram
+from fedweave.tensors.array_programs import ArrayProgram
+from fedweave.tensors.instructions import SOURCE
 
 NAMES = {torch.float32: "float", torch.float64: "double"}
 NATIVE = "-march=native" if platform.machine() in ("x86_64", "AMD64") else "-mcpu=native"
@@ -112,7 +113,8 @@ def run(
         real: the type of its numbers, for which the kernel has been loaded.
         inputs, outputs: contiguous tensors; the program writes to the outputs, and to the inputs in `program.written`.
         shape: (clients, steps).
-        rows: position of the input of row numbers; a step of nothing but negative ones is left out.
+        rows: position of the input of row numbers, one step behind the other; a step of nothing but negative ones is
+            left out.
 
     Raises:
         IndexError: as PyTorch's operations, where an index has no position.
@@ -127,7 +129,7 @@ def run(
     for number, (tensor, client, step) in zip((*program.inputs, *program.outputs), (*inputs, *outputs), strict=True):
         buffers[number] = (tensor.data_ptr(), client * tensor.itemsize, step * tensor.itemsize)
     current = np.zeros(program.buffers, np.int64)
-    width = 0 if rows is None else inputs[rows][1]
+    width = 0 if rows is None else inputs[rows][2]
     in_range = library.run(
         *(ctypes.c_void_p(program.code.ctypes.data), ctypes.c_int64(len(program.code))),
         *(ctypes.c_void_p(buffers.ctypes.data), ctypes.c_void_p(current.ctypes.data)),
