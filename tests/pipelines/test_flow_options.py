@@ -7,8 +7,10 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prefect.settings import PREFECT_API_URL
 
 from fedweave.pipelines.scheduling import flow_options, flows, host
 
@@ -79,21 +81,33 @@ def test_a_folder_without_a_study_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("error", "line", "code"),
+    ("error", "line", "code", "server"),
     [
-        (host.FailedStages("1 of 4 stages failed"), "error: 1 of 4 stages failed\n", 1),
-        (OSError(errno.EROFS, "Read-only file system", ".dvc/tmp/lock"), "error: .dvc/tmp/lock: cannot be used (", 2),
+        (host.FailedStages("1 of 4 stages failed"), "error: 1 of 4 stages failed\n", 1, {}),
+        (
+            OSError(errno.EROFS, "Read-only file system", ".dvc/tmp/lock"),
+            "error: .dvc/tmp/lock: cannot be used (",
+            2,
+            {PREFECT_API_URL: "http://127.0.0.1:9/api"},
+        ),
     ],
     ids=["stages", "folder"],
 )
 def test_an_error_ends_a_flow_in_one_line(
-    error: Exception, line: str, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    line: str,
+    code: int,
+    server: dict[Any, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """On a temporary server, which takes seconds to start, and on a named one, which does not answer here."""
+
     def fail(**_: object) -> None:
         raise error
 
     monkeypatch.setattr(sys, "argv", ["flows"])
-    monkeypatch.setattr(flows, "server_settings", dict)
+    monkeypatch.setattr(flows, "server_settings", lambda: server)
     monkeypatch.setattr(flows.dvc_graph, "check", lambda: None)
     monkeypatch.setattr(flows, "reproduce", fail)
     with pytest.raises(SystemExit) as end:

@@ -141,7 +141,7 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
     frame = frame.sort_values(["task", "last", "order", "method"], na_position="last", ignore_index=True)
     frame[["mark", *map(control_column, CONTROLS)]] = ""
     numbers = ["published_mean", "published_std", "gain", "loss", "clients"]
-    return frame.drop(columns=["order", "last"]).astype(dict.fromkeys(numbers, "float64"))
+    return frame.drop(columns=["order", "last"]).assign(**frame[numbers].astype("float64"))
 
 
 def points(run: Run, selected: pd.DataFrame) -> dict[str, float]:

@@ -29,7 +29,9 @@ def call_once(function: Callable[..., T], *arguments: object) -> T:
     results = _RESULTS.get()
     if results is None:
         return function(*arguments)
-    if (function, *arguments) not in results:
-        results[function, *arguments] = function(*arguments)
-    stored: T = results[function, *arguments]
+    key = (function, *arguments)  # hashed once where the result is known: paths take most of the time
+    try:
+        stored: T = results[key]
+    except KeyError:
+        stored = results[key] = function(*arguments)
     return stored
