@@ -216,7 +216,7 @@ def pfllib(
 
     Args:
         checkout: folder of github.com/TsingZ0/PFLlib.
-        arguments: of its main.py, such as "-algo FedALA -m MLR -data MNIST -lr 0.05"; by the name after -data PFLlib
+        arguments: of its main.py, such as "-algo FedALA -m CNN -data MNIST -lr 0.05"; by the name after -data PFLlib
             chooses the sizes of its models. Numbers of clients and classes are added.
         python: interpreter with PFLlib's packages; default: that of `requirements`, or the one that runs fedweave.
         name: in tables; default: the algorithm.
