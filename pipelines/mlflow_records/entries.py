@@ -164,11 +164,13 @@ def _machine(run: Run) -> Iterator[Metric]:
 
 
 def _seed_metrics(run: Run, tables: Tables, seed: int) -> Iterator[Metric]:
-    """Curves, costs and diagnostics by round, and the reported value of every client, whose number is the step."""
+    """Curves, costs and diagnostics of evaluated rounds, and the value of every client, whose number is the step."""
     evaluations = run.evaluations[run.evaluations["seed"] == seed]
     means = evaluations.groupby(["point", "split", "round"], as_index=False)["value"].mean()
     yield from _curves(run, means, "value")
-    for row in run.rounds[run.rounds["seed"] == seed].itertuples():
+    # MLflow takes half a millisecond for a number; those of every round are in rounds.csv.
+    evaluated = run.rounds["round"].isin(means["round"])
+    for row in run.rounds[(run.rounds["seed"] == seed) & evaluated].itertuples():
         for name in ("train_loss", "bytes_up", "bytes_down", "seconds"):
             yield metric(f"round/{name}", getattr(row, name), row.round)
     for row in run.diagnostics[run.diagnostics["seed"] == seed].itertuples():

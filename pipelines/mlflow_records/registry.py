@@ -7,16 +7,16 @@ request.
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
 
 import mlflow
 import numpy as np
-from mlflow.entities import LoggedModel, LoggedModelStatus, Metric
+from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, Metric
 from mlflow.exceptions import MlflowException
-from mlflow.models import infer_signature
+from mlflow.models import Model, infer_signature
 
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
@@ -34,7 +34,7 @@ REQUIREMENTS = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.prediction
 ALIAS = "best"
 DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
 LOCATION = "location"  # the tag of models that stay in a folder of results
-NO_STEP = -1  # MLflow copies the numbers of a model's step, among them the first of curves, and 0 in place of NaN
+NO_STEP = -1  # of a model, which is no step of the curves of its run
 PLUGINS = "plugins.json"  # beside the models: modules to be imported before them
 
 
@@ -70,22 +70,20 @@ def update_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
 def _refresh_numbers(store: Store, model: LoggedModel, run_id: str) -> None:
     """Give a model the present numbers of its run, such as a rank that has changed with the results of other runs."""
     stored = {point.key: point.value for point in sorted(model.metrics or [], key=_recency)}
-    numbers = store.client.get_run(run_id).data.metrics
-    _log_numbers(store, model.model_id, run_id, [name for name in numbers if numbers[name] != stored.get(name)])
+    _log_numbers(store, model.model_id, run_id, stored)
 
 
-def _log_numbers(store: Store, model_id: str, run_id: str, names: Iterable[str]) -> None:
+def _log_numbers(store: Store, model_id: str, run_id: str, stored: Mapping[str, float]) -> None:
     """Log numbers of a run for its model: the scores, and no curve and no load of the machine, which have a "/".
 
-    A missing number is left out, because MLflow would show 0 for NaN.
+    A missing number is left out, because MLflow would show 0 for NaN, and so is one that is `stored`.
     """
-    histories = [store.client.get_metric_history(run_id, name) for name in names if "/" not in name]
-    points = [max(history, key=_recency) for history in histories if history]
+    points = map(Metric.from_proto, store.client.get_run(run_id).data.to_proto().metrics)  # the last of each name
     scores = [
         # A point of the same time and step is no new point of the run.
         Metric(point.key, point.value, point.timestamp, point.step, model_id=model_id)
         for point in points
-        if not np.isnan(point.value)
+        if "/" not in point.key and not np.isnan(point.value) and point.value != stored.get(point.key)
     ]
     store.client.log_batch(run_id, scores)
 
@@ -105,32 +103,42 @@ def log_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
     plugins.load_if_missing(run.info["method"], METHODS)
     if run.info["method"] not in METHODS or run.info["spec"]["task"]["model"].get("name") not in MODELS:
         return None  # the method or the model is of a plug-in that is not here, or was given in Python
-    end = store.client.get_run(run_id).info.end_time
     with tempfile.TemporaryDirectory() as folder:
-        example = packing.pack(run, Path(folder), copy)
+        packed = Path(folder, "run")
+        packed.mkdir()
+        example = packing.pack(run, packed, copy)
         if example is None:
             return None
         plugin_files = plugins.list_loaded()
-        (Path(folder) / PLUGINS).write_text(json.dumps([name for names in plugin_files.values() for name in names]))
-        predictor = packing.unpack(Path(folder))
+        (packed / PLUGINS).write_text(json.dumps([name for names in plugin_files.values() for name in names]))
+        predictor = packing.unpack(packed)
         client, seed = predictor.available[0], min(run.seeds)
         outputs = predictor.outputs(example, client, seed)
-        with mlflow.start_run(run_id=run_id):
-            logged = mlflow.pyfunc.log_model(
-                name=run.name,
-                python_model=str(SERVED),
-                artifacts={"run": folder},
-                code_paths=[*(CODE if copy else ()), *map(str, plugin_files)] or None,
-                input_example=(example, {"client": client, "seed": seed}),
-                signature=infer_signature(example, outputs, DEFAULTS),
-                step=NO_STEP,
-                model_type=str(run.info["method"]),
-                tags=None if copy else {LOCATION: str(run.folder)},
-                pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *REQUIREMENTS)],
-            )
-    _log_numbers(store, logged.model_id, run_id, store.client.get_run(run_id).data.metrics)
-    store.client.set_terminated(run_id, "FINISHED", end)  # which MLflow has set to now
-    return str(logged.model_id)
+        # Not `log_model`, which reads the history of every number of the run and loads the model once more.
+        logged = store.client.create_logged_model(
+            store.experiment,
+            run.name,
+            run_id,
+            tags=None if copy else {LOCATION: str(run.folder)},
+            params=store.client.get_run(run_id).data.params,
+            model_type=str(run.info["method"]),
+        )
+        store.client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, NO_STEP)])
+        number = str(logged.model_id)
+        mlflow.pyfunc.save_model(
+            Path(folder, "saved"),
+            mlflow_model=Model(logged.artifact_location, run_id, model_uuid=number, model_id=number),
+            python_model=str(SERVED),
+            artifacts={"run": str(packed)},
+            code_paths=[*(CODE if copy else ()), *map(str, plugin_files)] or None,
+            input_example=(example, {"client": client, "seed": seed}),
+            signature=infer_signature(example, outputs, DEFAULTS),
+            pip_requirements=[f"{package}=={version(package)}" for package in ("mlflow", *REQUIREMENTS)],
+        )
+        store.client.log_model_artifacts(number, str(Path(folder, "saved")))
+        store.client.finalize_logged_model(number, LoggedModelStatus.READY)
+    _log_numbers(store, number, run_id, {})
+    return number
 
 
 def register_best_models(

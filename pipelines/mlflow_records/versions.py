@@ -41,7 +41,9 @@ def synchronise(store: Store, units: Sequence[Unit]) -> SynchronisationResult:
     units_by_name = {unit.name: unit for unit in units}
     current = _match(_run_trees(store), units_by_name)
     new = [unit for unit in units if unit.name not in current]
-    gather([partial(writer.log, store, unit) for unit in new])
+    for unit in new[:1]:
+        writer.log(store, unit)  # here, so that the processes of the others inherit MLflow's caches
+    gather([partial(writer.log, store, unit) for unit in new[1:]])
     trees = _run_trees(store)
     current = _match(trees, units_by_name)
     restored = superseded = 0

@@ -43,7 +43,8 @@ def _step_by_pieces(solver: SGD | Adam, params: Params, grads: Params, state: Tr
 
 def _split_into_pieces(table: Params, names: Iterable[str]) -> list[tuple[str, Tensor]]:
     """The tensors `names` of a table, flat and in pieces, each with a name of its own."""
-    pieces_by_name = ((name, table[name].reshape(-1).split(PIECE)) for name in names)
+    flat = ((name, table[name].reshape(-1)) for name in names)
+    pieces_by_name = ((name, value.split(PIECE) if len(value) > PIECE else (value,)) for name, value in flat)
     return [(f"{name} {position}", piece) for name, pieces in pieces_by_name for position, piece in enumerate(pieces)]
 
 

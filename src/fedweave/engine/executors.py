@@ -197,6 +197,8 @@ def choose_executor(
         steps: local steps of the whole run, as far as they are known.
         pooled: one client has the rows of all, and takes two and a half times as long in a batched executor.
     """
+    if name == "kernel" and not _can_run_kernel(network, device):
+        name = "auto"  # a study that names the kernel runs on every machine
     if pooled and name == "auto":
         return Loop()
     types = {getattr(module, "adapted", type(module)) for module in network.modules() if has_weights(module)}
@@ -209,18 +211,18 @@ def choose_executor(
     if name == "loop":
         return Loop()
     kernel = name == "kernel" or (auto_on_cpu and types <= COVERED and steps >= LONG and bool(native.find_compiler()))
-    if name == "kernel":
-        _check_kernel(network, device)
     recorded = device != "cpu" and name != "batched" and size <= RECORDED
     return Batched(chunk, kernel, name == "compiled", recorded)
 
 
-def _check_kernel(network: nn.Module, device: str) -> None:
-    """Refuse a kernel that cannot run: other executors round differently."""
+def _can_run_kernel(network: nn.Module, device: str) -> bool:
+    """Whether the kernel runs here: on a CPU, with a compiler. It is built now, before repetitions fork."""
     if device != "cpu":
-        raise BadInput("train.executor", "'kernel' runs on a CPU; use auto, or set train.device to cpu")
-    if native.load(next(network.parameters()).dtype) is None:  # built now, before repetitions fork
-        raise BadInput("train.executor", "'kernel' needs a C++ compiler that works, g++ or clang++; use auto")
+        return False
+    if native.find_compiler() is None:
+        warnings.warn("the kernel needs a C++ compiler, g++ or clang++; this run is computed without it", stacklevel=2)
+        return False
+    return native.load(next(network.parameters()).dtype) is not None  # which warns where the compiler fails
 
 
 def _processes(device: str) -> Processes:

@@ -9,6 +9,7 @@ and graphs.
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -105,10 +106,8 @@ def _fit_arrays(tables: Sequence[ClientTable], classes: int) -> dict[str, Any]:
 
 def _digest(tables: Sequence[ClientTable], classes: int) -> str:
     """A hash of all that the outputs depend on."""
-    import sklearn
-
     code = [Path(module.__file__ or "") for module in (mixed_classes, mixed_effects, mixed_numbers, trust_region)]
-    hashed = hashlib.sha256(f"{digest([Path(__file__), *code])} {sklearn.__version__} {classes}".encode())
+    hashed = hashlib.sha256(f"{digest([Path(__file__), *code])} {version('scikit-learn')} {classes}".encode())
     for part in (part for table in tables for part in table):
         hashed.update(f"{part.shape}".encode() + np.ascontiguousarray(part).tobytes())
     return hashed.hexdigest()[:24]
