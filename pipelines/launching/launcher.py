@@ -41,14 +41,14 @@ def main() -> NoReturn:
     """Run the stage that the command line names, and exit as the stage does."""
     name, *arguments = sys.argv[1:]
     _record_time("asked")
-    _check_package()
+    check_package()
     if sys.platform == "linux" and not os.environ.get("FEDWEAVE_DIRECT"):
         with suppress(OSError):
             _run_in_server(name, arguments)
     os.execv(sys.executable, [sys.executable, "-m", f"fedweave.pipelines.stages.{name}", *arguments])
 
 
-def _check_package() -> None:
+def check_package() -> None:
     """Refuse to run a stage with another package than the one that DVC checks; a checkout has no link to a package."""
     if os.path.islink(".fedweave/packages/fedweave"):
         from fedweave.pipelines import linked

@@ -5,7 +5,7 @@ a folder, and it ends with `make`. DVC ends with this process, and holds the loc
 output of DVC and the stages is stored in .fedweave/repro.log.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH114, PTH120, PTH123
+# ruff: noqa: PTH100, PTH113, PTH120, PTH123
 # pathlib would take longer to import than all of this.
 
 import ctypes
@@ -18,6 +18,7 @@ import time
 from typing import NoReturn
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # without the package, whose import takes longer
+import launcher  # isort: skip
 import lines  # isort: skip
 import locking  # isort: skip
 
@@ -52,7 +53,7 @@ def main(study: str = "") -> NoReturn:
         _, status = os.waitpid(os.posix_spawn(sys.executable, command, environment), 0)
         if status:
             sys.exit(os.waitstatus_to_exitcode(status))
-    _check_package()
+    launcher.check_package()
     if not os.path.isfile(PARAMS):
         known = (name for name in ("quick", "first") if os.path.isfile(f"studies/{name}.yaml"))
         print(f"error: {PARAMS}: not found; write it with: fedweave study use {next(known, 'NAME')}", file=sys.stderr)
@@ -70,16 +71,6 @@ def _check_ports() -> None:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
         print(f"error: MLFLOW_PORT: {text[:100]!r} is not a port; give 1 to 65535", file=sys.stderr)
         sys.exit(2)
-
-
-def _check_package() -> None:
-    """Refuse to run with another package than the one that DVC checks; a checkout has no link to a package."""
-    if os.path.islink(".fedweave/packages/fedweave"):
-        from fedweave.pipelines import linked
-
-        if line := linked.difference():
-            print(f"error: {line}", file=sys.stderr)
-            sys.exit(2)
 
 
 def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what is executed does not return
