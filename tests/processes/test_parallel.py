@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -103,6 +104,21 @@ def test_gathered_results_are_in_order_and_errors_are_raised(monkeypatch: pytest
         with pytest.raises(ValueError, match="no"):
             parallel.gather([*jobs, refuse])
     assert parallel.gather([]) == []
+
+
+def test_gathered_jobs_run_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also if they end at once, so that a process looks for work that another one has done."""
+    monkeypatch.setattr(parallel, "cores", lambda: 2)
+
+    def run(number: int) -> None:
+        with (tmp_path / "runs").open("a", encoding="utf-8") as lines:
+            lines.write(f"{number}\n")
+        time.sleep(0.02 * (number == 0))
+
+    for count in (2, 3, 20):
+        (tmp_path / "runs").write_text("")
+        parallel.gather([partial(run, number) for number in range(count)])
+        assert sorted(map(int, (tmp_path / "runs").read_text().split())) == [*range(count)]
 
 
 def test_processes_have_ended_when_an_error_ends_their_work() -> None:

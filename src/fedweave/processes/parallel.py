@@ -197,11 +197,11 @@ def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
 
         def run_parts(_worker: int) -> None:
             for part in range(parts):
-                unfinished = Path(folder, f"{part}.part")
                 try:
-                    unfinished.touch(exist_ok=False)
-                except FileExistsError:  # another process has this part
+                    Path(folder, f"{part}.taken").touch(exist_ok=False)
+                except FileExistsError:  # by another process
                     continue
+                unfinished = Path(folder, f"{part}.part")
                 unfinished.write_text(json.dumps([job() for job in jobs[part::parts]]), encoding="utf-8")
                 unfinished.rename(Path(folder, str(part)))  # so that the name exists only for a complete file
 
