@@ -129,7 +129,7 @@ def choose(
     if value in options:
         return value
     hint = suggest(str(value), options, MAX_SUGGESTIONS if command else 1)
-    if (meant := (words or {}).get(value)) in options:
+    if (meant := (words or {}).get(str(value))) in options:
         hint = f"did you mean {meant!r}? "
     is_long = command and len(options) > MAX_SUGGESTIONS
     rest = f"all {len(options)} are listed by: {command}" if is_long else f"choices: {', '.join(options) or 'none'}"
