@@ -9,7 +9,6 @@ and with the server.
 import json
 import math
 import os
-import select
 import signal
 import socket
 import sys
@@ -18,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -102,7 +102,7 @@ def serve(
         waiting += [] if owner is None else [owner]
         waiting += [listener] if listener.fileno() >= 0 else []
         timeout = (None if jobs else idle) if len(watched) == len(jobs) else GRACE
-        ready = {*select.select(waiting, [], [], timeout)[0]}
+        ready = {*wait(waiting, timeout)}
         has_ended = owner is not None and owner in ready
         for job in watched:
             if job.parent in ready or (job.connection in ready and not job.pass_signals()):
@@ -134,8 +134,8 @@ def _end(listener: socket.socket, jobs: dict[int, Job]) -> None:
     for job in jobs.values():
         job.ask_to_end()
     deadline = time.monotonic() + GRACE
-    while jobs and (ready := select.select([*jobs], [], [], max(0.0, deadline - time.monotonic()))[0]):
-        for descriptor in ready:
+    while jobs and (ready := wait([*jobs], max(0.0, deadline - time.monotonic()))):
+        for descriptor in jobs.keys() & {*ready}:
             jobs.pop(descriptor).finish()
     for job in jobs.values():
         job.signal(signal.SIGKILL)

@@ -4,6 +4,7 @@ Flower starts a process for each message, which would import PyTorch each time. 
 same names; with it at the head of PATH, Flower's own programs start them, and each is forked in a few milliseconds.
 """
 
+import resource
 import shlex
 import signal
 import socket
@@ -77,6 +78,8 @@ def serve(folder: Path) -> None:
 
         return run
 
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # three for each command
     # No fork outlives the host's other programs.
     fork_server.serve(prepare(folder), answer, death=signal.SIGKILL)
 
