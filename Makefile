@@ -71,6 +71,7 @@ ui: $(READY)  ## MLflow UI and Prefect server on loopback, until Ctrl-C
 
 bench: $(READY)  ## seconds a round beside a hand-written loop, and beside the peers where `make peers` was run
 	@python -m benchmarks
+	@python -m benchmarks.coverage
 
 peers: .peers/.ready  ## an environment for the peers that `make bench` compares with (benchmarks/peers.txt)
 

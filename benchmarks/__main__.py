@@ -14,7 +14,6 @@ import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ WORKLOADS = ("cnn", "lenet16", "mlp", "tpt", "gcn", "gru")
 PEERED = {"cnn", "lenet16", "mlp"}  # workloads that the peers' simulators take unchanged
 # Convolutions are never stacked on a CPU: stacked ones take about twice the loop's time.
 STACKED = {"mlp", "tpt", "gcn", "gru"}
-SMALL = {"mlp", "tpt", "gru"}  # whose steps the kernel covers, and a compiler in short time
+SMALL = {"mlp", "tpt", "gru"}  # whose steps the kernel covers
 ELSEWHERE = {"pfl", "flwr"}  # whose rounds are timed by the clock alone
 CONVOLUTIONAL = {"cnn", "lenet16"}  # `train.precision: bfloat16`, clients in sequence
 PEERS_PYTHON = Path(".peers/bin/python")
@@ -36,7 +35,6 @@ def contestants(workload: str, threads: int = 1) -> Iterator[tuple[str, str]]:
         "processes": threads > 1 and workload not in STACKED,
         "batched": workload in STACKED,
         "kernel": workload in SMALL,
-        "compiled": workload in SMALL,
         "bfloat16": workload in CONVOLUTIONAL,
     }
     enabled = {"raw": True, **executors}
@@ -48,19 +46,16 @@ def contestants(workload: str, threads: int = 1) -> Iterator[tuple[str, str]]:
         yield "jax", str(ROOT / PEERS_PYTHON)
 
 
-def measure(
-    python: str, name: str, workload: str, rounds: int, threads: int, cache: str, processor: bool = False
-) -> dict | str:
+def measure(python: str, name: str, workload: str, rounds: int, threads: int, processor: bool = False) -> dict | str:
     """Seconds of the first round and of the later rounds of one new process, or the reason of its failure.
 
     Args:
         processor: seconds of the processor, not of the clock.
     """
     paths = [str(ROOT / "src"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    variables = {"PYTHONPATH": os.pathsep.join(paths), "TORCHINDUCTOR_CACHE_DIR": cache}
     command = [python, "-m", "benchmarks.contestant", name, workload, str(rounds), str(threads)]
     command += ["processor"] if processor else []
-    environment = os.environ | variables | {"OMP_NUM_THREADS": str(threads)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": str(threads)}
     process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     lines = process.stdout.strip().splitlines()
     if process.returncode == 0 and lines:
@@ -72,17 +67,16 @@ def compare(workload: str, repeats: int, rounds: int, threads: int, processor: b
     """Rows of the table of one workload."""
     times: dict[str, list[float]] = {}
     first: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as cache:
-        for _ in range(repeats):
-            for name, python in contestants(workload, threads):
-                if processor and name in ELSEWHERE:
-                    continue
-                result = measure(python, name, workload, rounds, threads, cache, processor)
-                if isinstance(result, str):
-                    print(f"{workload} {name}: {result}", file=sys.stderr)
-                else:
-                    times.setdefault(name, []).extend(result["seconds"])
-                    first[name] = max(first.get(name, 0.0), result["first"])
+    for _ in range(repeats):
+        for name, python in contestants(workload, threads):
+            if processor and name in ELSEWHERE:
+                continue
+            result = measure(python, name, workload, rounds, threads, processor)
+            if isinstance(result, str):
+                print(f"{workload} {name}: {result}", file=sys.stderr)
+            else:
+                times.setdefault(name, []).extend(result["seconds"])
+                first[name] = max(first.get(name, 0.0), result["first"])
     if "raw" not in times:
         sys.exit(f"{workload}: the raw limit was not measured, with which all others are compared")
     raw = statistics.median(times["raw"])

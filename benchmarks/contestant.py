@@ -1,7 +1,7 @@
 """One contestant in its own process: `python -m benchmarks.contestant WHO WORKLOAD ROUNDS THREADS [processor]`
 prints seconds per round, of the clock or of the processor.
 
-The first round is reported separately: compilation and the start of workers happen there.
+The first round is reported separately: recording and the start of workers happen there.
 """
 
 import json
@@ -26,7 +26,6 @@ EXECUTORS: dict[str, Executor] = {
     "bfloat16": Loop(),
     "batched": Batched(),
     "kernel": Batched(kernel=True),
-    "compiled": Batched(compiled=True),
 }
 
 

@@ -1,6 +1,6 @@
 """`python -m benchmarks.gpu [WORKLOAD ...]`: milliseconds per round of stacked clients on a GPU, by executor.
 
-Everything runs in one process. The first two rounds, which compile and record steps, do not count.
+Everything runs in one process. The first two rounds, which record steps, do not count.
 """
 
 import statistics
@@ -15,11 +15,7 @@ from benchmarks.workloads import WORKLOADS
 from fedweave.engine.executors import Batched, set_precision
 from fedweave.errors import BadInput
 
-EXECUTORS = {
-    "batched": Batched(),
-    "CUDA graphs": Batched(recorded=True),
-    "compiled, CUDA graphs": Batched(compiled=True, recorded=True),
-}
+EXECUTORS = {"batched": Batched(), "CUDA graphs": Batched(recorded=True)}
 ROUNDS = 5
 
 

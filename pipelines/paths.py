@@ -9,7 +9,7 @@ RAW = Path("data/raw")
 FEATURES = Path("data/features")
 PARTITIONS = Path("data/partitions")
 RESULTS = Path("results")
-STATE = Path(".fedweave")  # files that stages keep between runs: checkpoints, journals of searches, compiled steps
+STATE = Path(".fedweave")  # files that stages keep between runs: checkpoints, journals of searches, the kernel
 PACKAGE = Path(fedweave.__file__).parent
 CODE = Path("data/code")  # digests of code: of packages, and of what data sets and partitions depend on
 

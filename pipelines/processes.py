@@ -166,8 +166,8 @@ def run_main(main: Callable[..., None], *failures: type[Exception], is_service: 
         die_with_parent()
     signal.signal(signal.SIGTERM, _exit_on_signal)
     expected: tuple[type[Exception], ...] = (BadInput, *failures)
-    # PyTorch's own folder lies in /tmp and does not outlive a machine or a container.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str((STATE / "compiled").absolute()))
+    # For a machine or a container whose cache folder of the user cannot be written.
+    os.environ.setdefault("FEDWEAVE_KERNEL", str((STATE / "kernel").absolute()))
     record_time("begun")
     try:
         with user_errors():

@@ -110,12 +110,12 @@ def test_the_peers_environment_has_the_packages_that_our_side_imports() -> None:
 
 def test_peers_take_part_if_they_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "ROOT", tmp_path)
-    assert [name for name, _ in bench.contestants("mlp")] == ["raw", "loop", "batched", "kernel", "compiled"]
+    assert [name for name, _ in bench.contestants("mlp")] == ["raw", "loop", "batched", "kernel"]
     (tmp_path / bench.PEERS_PYTHON).parent.mkdir(parents=True)
     (tmp_path / bench.PEERS_PYTHON).touch()
     assert [name for name, _ in bench.contestants("cnn")] == ["raw", "loop", "bfloat16", "pfl", "flwr"]
     assert [name for name, _ in bench.contestants("gcn")] == ["raw", "loop", "batched"]
-    assert [name for name, _ in bench.contestants("gru")] == ["raw", "loop", "batched", "kernel", "compiled", "jax"]
+    assert [name for name, _ in bench.contestants("gru")] == ["raw", "loop", "batched", "kernel", "jax"]
 
 
 def test_an_unknown_workload_and_a_failed_raw_limit_are_reported_in_one_line(
@@ -138,7 +138,7 @@ def test_the_benchmark_runs_without_the_peers(tmp_path: Path) -> None:
     done = subprocess.run([*command, str(tmp_path / "x")], cwd=ROOT, capture_output=True, text=True, check=True)
     assert not done.stderr
     rows = json.loads((tmp_path / "x").read_text(encoding="utf-8"))["rows"]
-    assert [row["who"] for row in rows] == ["raw", "loop", "batched", "kernel", "compiled"]
+    assert [row["who"] for row in rows] == ["raw", "loop", "batched", "kernel"]
     assert all(row["milliseconds"] > 0 for row in rows)
 
 

@@ -136,7 +136,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(native.subprocess, "run", build)
     monkeypatch.setattr(stored, "folder", lambda: tmp_path / "cache")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.delenv("FEDWEAVE_KERNEL", raising=False)
     return commands
 
 
@@ -145,11 +145,11 @@ def test_the_kernel_is_built_once_and_in_another_folder_where_the_first_cannot_b
 ) -> None:
     (tmp_path / "cache").touch()
     assert native._build("g++", "float", tmp_path) == tmp_path / "kernel.so"  # none can be written
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setenv("FEDWEAVE_KERNEL", str(tmp_path / "project"))
     built.clear()
     first, second = (native._build("g++", "float", tmp_path) for _ in range(2))
     assert first == second
-    assert first.parent == tmp_path / "compiled"
+    assert first.parent == tmp_path / "project"
     assert len(built) == 1
     assert native._build("g++", "double", tmp_path) != first
 

@@ -1,14 +1,10 @@
-"""Stacked training: captured closures, clients trained outside of the transform, compiled steps, sparse features."""
+"""Stacked training: captured closures, clients trained outside of the transform, sparse features."""
 
 import gc
-import os
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map, tree_structure
 
+from fedweave.client import kernel_steps
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit, descend
 from fedweave.client.solvers import SGD, Adam, GroupedSolver
@@ -34,11 +31,11 @@ from fedweave.graphs.controls import GraphControl
 from fedweave.models import SparseMatrix, build
 from fedweave.models.gcn import add_column_order, project
 from fedweave.processes import forks
-from fedweave.tensors import compilation, dropout_keys, native, trees
+from fedweave.tensors import dropout_keys, native, trees
 from fedweave.tensors.closures import VOLATILE, capture
 from fedweave.tensors.trees import Params, Tree
 
-ROOT = Path(__file__).resolve().parents[2]
+needs_compiler = pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
 
 
 @dataclass(frozen=True)
@@ -112,18 +109,19 @@ def test_a_rebuild_has_no_reference_to_a_tensor() -> None:
     assert rebuild([torch.ones(3)] * 3)().tolist() == [5.0] * 3  # 2 · 1 · 1 + 1 + 1 + 1
 
 
+@needs_compiler
+@pytest.mark.filterwarnings("ignore:steps run without the kernel")
 @pytest.mark.parametrize(
     ("name", "control"), [("pfedgat", True), ("fedsheafhn", True), ("fedpub", True), ("apfl", False)]
 )
-def test_no_round_compiles_again(name: str, control: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_round_records_again(name: str, control: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses and solvers of one run have the same form in every round, for any object that has them."""
-    monkeypatch.setattr(compilation, "_compile", lambda function, leaves: function)
+    programs: dict[Any, Any] = {}
+    monkeypatch.setattr(kernel_steps, "_PROGRAMS", programs)
     kind = "rows" if tiny.suits(name, "rows") else "nodes"
     task, federation = (make() for make in tiny.TASKS[kind])
     method = replace(tiny.method(name, task, kind), control=GraphControl("shuffled") if control else None)
-    compilation._PROGRAMS.clear()
-    counts = [len(compilation._PROGRAMS) for _ in run(method, federation, Settings(rounds=4), Batched(compiled=True))]
-    compilation._PROGRAMS.clear()
+    counts = [len(programs) for _ in run(method, federation, Settings(rounds=4), Batched(kernel=True))]
     assert counts[0] > 0
     assert counts[1] == counts[-1]
 
@@ -181,54 +179,6 @@ def test_stacked_descent_is_descent_of_each(solver: SGD | Adam | GroupedSolver) 
             torch.testing.assert_close(together[0][name][i], value, rtol=1e-10, atol=1e-12)
 
 
-COMPILED = """
-import hashlib
-from dataclasses import replace
-import tiny
-import torch
-from fedweave.client.solvers import Adam
-from fedweave.engine.engine import run_round
-from fedweave.engine.executors import Batched
-from fedweave.engine.records import Settings
-from fedweave.engine.start import begin
-from fedweave.tensors import compilation
-from fedweave.tensors.trees import tree_leaves
-
-federation = tiny.rows_federation()
-method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Adam(lr=0.01, clip=1.0))
-states, counts = [], []
-for executor in (Batched(), Batched(compiled=True)):
-    state = begin(method, federation, 0, executor)
-    for _ in range(2):
-        state = run_round(method, state, federation, Settings(rounds=2), executor)[0]
-        counts.append(len(compilation._PROGRAMS))
-    states.append(state)
-plain, fast = states
-assert counts == [0, 0, 1, 1]
-for name, value in plain.server["model"].items():
-    torch.testing.assert_close(fast.server["model"][name], value, rtol=1e-10, atol=1e-12)
-print(hashlib.sha256(b"".join(leaf.numpy().tobytes() for leaf in tree_leaves(fast.server))).hexdigest())
-"""
-
-
-@pytest.mark.acceptance
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
-def test_compiled_steps_differ_by_rounding_only_and_are_kept(tmp_path: Path) -> None:
-    """Clients of different sizes under Adam, two rounds: compiled = stacked, and the second round compiles nothing. The
-    next process compiles nothing at all, and has the same bits.
-    """
-    places = os.pathsep.join(map(str, (ROOT / "src", ROOT, ROOT / "tests")))
-    environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": places}
-    outputs, programs = [], []
-    for _ in range(2):
-        command = [sys.executable, "-c", COMPILED]
-        outputs.append(subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout)
-        programs.append(sorted(tmp_path.rglob("*.so")))
-    assert outputs[0] == outputs[1]
-    assert programs[0] == programs[1] != []
-
-
 @dataclass(frozen=True)
 class Halving(SGD):
     """Each step is half as long as the one before. Only its first length is an integer."""
@@ -240,20 +190,21 @@ class Halving(SGD):
         params = {name: value - self.lr * state["length"] * grads[name] for name, value in params.items()}
         return params, {"length": state["length"] / 2}
 
+    step_ = step
+
     def can_stack(self, state: Tree) -> bool:
         return False
 
 
-def test_a_step_that_changes_types_is_not_compiled() -> None:
+@needs_compiler
+def test_a_step_that_changes_types_is_not_repeated_by_the_kernel() -> None:
     """A program does not check the types of its inputs, so it would misread the second length."""
     federation = tiny.rows_federation()
     method = replace(tiny.method("fedavg_ft", tiny.rows_task(), "rows"), solver=Halving(lr=0.1))
-    compilation._PROGRAMS.clear()
     state = begin(method, federation, 0, Batched())
     plain = run_round(method, state, federation, Settings(rounds=1), Batched())[0]
-    with pytest.warns(UserWarning, match=r"not compiled: TypeError: torch.int64 .* becomes torch.float32"):
-        fast = run_round(method, state, federation, Settings(rounds=1), Batched(compiled=True))[0]
-    compilation._PROGRAMS.clear()
+    with pytest.warns(UserWarning, match=r"without the kernel: torch.int64 .* becomes torch.float32"):
+        fast = run_round(method, state, federation, Settings(rounds=1), Batched(kernel=True))[0]
     assert all(map(torch.equal, trees.tree_leaves(plain.server), trees.tree_leaves(fast.server)))
 
 
@@ -354,15 +305,13 @@ def test_auto_selects_by_kind_size_and_length() -> None:
     assert pick(build("resnet18", (3, 32, 32), 10)) == "loop"
     lenet = build("lenet16", (3, 32, 32), 10)
     assert pick(lenet, device="cuda") == "batched, CUDA graphs"
-    assert describe(choose_executor("compiled", lenet, "cuda")) == "compiled, CUDA graphs"
     assert describe(choose_executor("batched", lenet, "cuda")) == "batched"
     assert pick(build("resnet18", (3, 32, 32), 10), device="cuda") == "batched"
     assert pick(build("gcn", (1433,), 7)) == pick(small) == "batched"
     assert pick(small, chunk=3) == "batched, 3 clients at once"
     long = "kernel" if native.find_compiler() else "batched"
-    assert pick(small, steps=5000) == pick(build("gru", (12, 2), 12), steps=5000) == long
-    assert pick(small, steps=4999) == "batched"
-    assert describe(choose_executor("compiled", small, "cpu")) == "compiled"
+    assert pick(small, steps=1000) == pick(build("gru", (12, 2), 12), steps=1000) == long
+    assert pick(small, steps=999) == "batched"
     assert describe(choose_executor("kernel", small, "cuda")) == pick(small, device="cuda")
     assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
     assert pick(build_method("fedsage", "nodes").network) == "batched"

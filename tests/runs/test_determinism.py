@@ -23,7 +23,7 @@ from fedweave.processes import forks, parallel
 from fedweave.runs import archive, build, federations, repetition, selection, tasks
 from fedweave.runs.repetition import History, PreparedRun
 from fedweave.study import objects, spec, validate
-from fedweave.tensors import compilation, native
+from fedweave.tensors import native
 from fedweave.tensors.trees import tree_leaves
 from tests.study.test_spec import good
 
@@ -220,33 +220,21 @@ def test_parallel_repetitions_have_the_same_bits(
     }
 
 
-@pytest.mark.acceptance
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(not compilation.has_compiler(), reason="no C++ compiler on this machine")
-def test_parallel_repetitions_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They fork from a process with the compiled program. Their bits are those of repetitions that compile it
-    themselves. A linear model is compiled in a fraction of the time.
-    """
-    prepared_run, file, compile_ = (
-        prepared("digits-fedavg_ft", "linear", executor="compiled"),
-        tmp_path / "pids",
-        compilation._compile,
-    )
+@pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
+def test_parallel_repetitions_build_the_kernel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the process from which they fork."""
+    prepared_run, file, build_library = prepared("digits-fedaghn", "mlp", executor="kernel"), tmp_path / "pids", native._build
 
-    def recorded(*inputs: Any) -> compilation.Program:
+    def recorded(*inputs: Any) -> Path:
         with file.open("a", encoding="utf-8") as lines:
             lines.write(f"{os.getpid()}\n")
-        return compile_(*inputs)
+        return build_library(*inputs)
 
-    monkeypatch.setattr(compilation, "_compile", recorded)
+    monkeypatch.setattr(native, "_build", recorded)
     monkeypatch.setattr(build, "SMALL_RUN", 0)
-    compilation._PROGRAMS.clear()
-    together = repetition.run_repetitions(prepared_run, tmp_path / "checkpoints")
+    native.load.cache_clear()
+    repetition.run_repetitions(prepared_run, tmp_path / "checkpoints")
     assert file.read_text(encoding="utf-8").split() == [str(os.getpid())]
-    compilation._PROGRAMS.clear()
-    assert {seed: digest(history) for seed, history in together.items()} == {
-        s: digest(repetition.run_repetition(prepared_run, s)) for s in prepared_run.run.seeds
-    }
 
 
 @pytest.mark.parametrize(

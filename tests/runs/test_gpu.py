@@ -1,4 +1,4 @@
-"""A GPU gives the results of the CPU: clients in sequence, all at once, in chunks, compiled, recorded, and with too
+"""A GPU gives the results of the CPU: clients in sequence, all at once, in chunks, recorded, and with too
 little memory.
 """
 
@@ -113,14 +113,6 @@ def test_steps_are_recorded_again_for_other_features(monkeypatch: pytest.MonkeyP
         blocks.append(work.federation.to(DEVICE))  # replaces the run's features
     assert recordings._RECORDINGS
     assert None not in recordings._RECORDINGS.values()
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("name", ["mlp", "gru"])
-def test_compiled_steps_differ_by_rounding_only(name: str, recorded: bool) -> None:
-    """This holds with and without recording."""
-    work = SMALL[name]()
-    close(train_round(work, Batched(compiled=True, recorded=recorded)), train_round(work, Batched()), 1e-4)
 
 
 @pytest.mark.parametrize("how", ["tf32", "bfloat16"])

@@ -73,6 +73,7 @@ BAD = [
     ("tasks/digits/train/batch_size", -1, ["train.batch_size", "-1"]),
     ("tasks/digits/train/steps", 5, ["train.steps", "train.epochs"]),
     ("tasks/digits/train/executor", "parallel", ["train.executor", "'parallel'", "batched"]),
+    ("tasks/digits/train/executor", "compiled", ["train.executor", "'compiled' is gone", "use auto or kernel"]),
     ("tasks/digits/train/device", "gpu", ["train.device", "'gpu'", "cuda"]),
     ("tasks/digits/train/newcomers", 2, ["newcomers", "join_round"]),
     ("tasks/digits/train", [1, 2], ["tasks.digits.train", "mapping"]),

@@ -1,8 +1,5 @@
 """Draws that are functions of their key: uniform, independent, and the same in every executor."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -69,25 +66,3 @@ def test_evaluation_drops_nothing() -> None:
     h = torch.rand(9)
     assert dropout_keys.dropout(h, 0.5, None) is h
     assert dropout_keys.dropout(h, 0.0, dropout_keys.key(1)) is h
-
-
-COMPILED = """
-import torch
-from torch.func import vmap
-from fedweave.tensors import compilation, dropout_keys
-
-def attend(x, keys):
-    return vmap(lambda a, key: dropout_keys.dropout(a.softmax(-1), 0.1, key, 3) @ a)(x, keys)
-
-x, keys = torch.randn(3, 8, 1, 5, 5), torch.stack([dropout_keys.key(i) for i in range(3)])
-run = compilation.program("attend", attend, (x, keys))
-for _ in range(50):
-    torch.testing.assert_close(run(x, keys)[0], attend(x, keys))
-"""
-
-
-@pytest.mark.acceptance  # the compiler takes half a minute
-def test_compiled_dropout_of_attention_weights_keeps_to_its_memory() -> None:
-    """In a process of its own: a program that writes elsewhere ends it."""
-    process = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
-    assert process.returncode == 0, process.stderr[-2000:]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """How stacked steps run: by a `kernel`, client after client; `compiled`; `recorded` as a CUDA graph, on a GPU."""
+    """How stacked steps run: by a `kernel`, client after client; `recorded` as a CUDA graph, on a GPU."""
 
     kernel: bool = False
-    compiled: bool = False
     recorded: bool = False
 
 

@@ -27,7 +27,7 @@ def check_model(task: Task, x: Tensor, outputs: int, name: str, stacked: bool = 
         x: rows [M, ...] of the data, at least one.
         outputs: number of outputs of the model per row.
         name: name of the model in messages.
-        stacked: whether several clients are to be computed at once (the executors batched and compiled).
+        stacked: whether several clients are to be computed at once (the executors batched and kernel).
 
     Raises:
         BadInput: one line that names the model, what is wrong and the way out.

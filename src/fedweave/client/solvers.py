@@ -160,7 +160,7 @@ class GroupedSolver(Solver):
 
     Attributes:
         solvers: group -> solver; a group may be empty.
-        group: parameter name -> group; an equal function in every round, since equal solvers share a compiled step.
+        group: parameter name -> group; an equal function in every round, since equal solvers share a recorded step.
     """
 
     solvers: Mapping[str, Solver] = field(hash=False)

@@ -1,4 +1,4 @@
-"""The steps of stacked clients: in plain PyTorch, by a kernel, compiled to one program, or recorded as a CUDA graph.
+"""The steps of stacked clients: in plain PyTorch, by a kernel, or recorded as a CUDA graph.
 
 Parameters, optimiser state and all tensors that the loss captured are stacked tensors [P, ...]. Only the loss is
 mapped. Plain autograd gives the gradients of all clients at once: the gradient of the sum over clients holds the
@@ -17,7 +17,7 @@ from fedweave.client.execution_mode import current_mode
 from fedweave.client.kernel_steps import take_kernel_steps
 from fedweave.client.loss_check import check_loss
 from fedweave.client.step_records import Stacks, Steps, StepSettings
-from fedweave.tensors import compilation, recordings, trees
+from fedweave.tensors import recordings, trees
 from fedweave.tensors.convolutions import use_products
 from fedweave.tensors.gradients import by_name
 from fedweave.tensors.trees import Params
@@ -30,13 +30,9 @@ def take_steps(settings: StepSettings, stacks: Stacks, steps: Steps, captured: l
         return result
     steps = Steps(steps.rows.contiguous(), steps.keys.contiguous(), steps.all_active)
     with use_products(steps.rows.device.type):  # entered again, because leaving the transform has switched it off
-        if mode.recorded and (result := _take_recorded_steps(settings, stacks, steps, captured, mode.compiled)):
+        if mode.recorded and (result := _take_recorded_steps(settings, stacks, steps, captured)):
             return result
-        return (
-            _take_compiled_steps(settings, stacks, steps, captured)
-            if mode.compiled
-            else _take_plain_steps(settings, stacks, steps, captured)
-        )
+        return _take_plain_steps(settings, stacks, steps, captured)
 
 
 def _take_plain_steps(
@@ -50,35 +46,16 @@ def _take_plain_steps(
     return stacks, torch.stack(losses)
 
 
-def _take_compiled_steps(
-    settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]
-) -> tuple[Stacks, Tensor]:
-    """As `_take_plain_steps`. Trees are flattened once for all steps, because this takes as long as a small step."""
-    leaves, spec = tree_flatten(trees.tree_map(Tensor.contiguous, stacks))
-    captured, losses = [tensor.contiguous() for tensor in captured], []
-    program = _compile_step(settings, spec, (leaves, captured, [steps.rows[0], steps.keys[0]]))
-    if program is None:
-        return _take_plain_steps(settings, stacks, steps, captured)
-    for rows, key, _ in zip(*steps, strict=True):
-        *leaves, value = program(*leaves, *captured, rows, key)
-        losses.append(value)
-    return tree_unflatten(leaves, spec), torch.stack(losses)
-
-
 def _take_recorded_steps(
-    settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor], compiled: bool
+    settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]
 ) -> tuple[Stacks, Tensor] | None:
-    """As `_take_plain_steps` with the same bits, or as `_take_compiled_steps`; None where steps cannot be recorded."""
+    """As `_take_plain_steps` with the same bits; None where steps cannot be recorded."""
     leaves, spec = tree_flatten(trees.tree_map(Tensor.contiguous, stacks))
     captured = [tensor.contiguous() for tensor in captured]
     rows, keys, all_active = steps
-    program = _compile_step(settings, spec, (leaves, captured, [rows[0], keys[0]])) if compiled else None
 
     def step(inplace: bool, leaves: list[Tensor], captured: list[Tensor], inputs: list[Tensor]) -> recordings.Advanced:
-        if program is None:
-            return _flat_step(settings, spec, inplace, leaves, captured, inputs)
-        *new, value = program(*leaves, *captured, *inputs)
-        return new, value
+        return _flat_step(settings, spec, inplace, leaves, captured, inputs)
 
     def advance(recording: recordings.Recording) -> None:
         is_stackable = settings.solver.can_stack(stacks.state)
@@ -87,19 +64,8 @@ def _take_recorded_steps(
             if not step_is_full:
                 is_stackable = settings.solver.can_stack(tree_unflatten(recording.state, spec).state)
 
-    result = recordings.run((settings.key, str(spec), program is None), step, advance, leaves, captured, [rows, keys])
+    result = recordings.run((settings.key, str(spec)), step, advance, leaves, captured, [rows, keys])
     return None if result is None else (tree_unflatten(result[0], spec), result[1])
-
-
-def _compile_step(
-    settings: StepSettings, spec: Any, examples: tuple[list[Tensor], list[Tensor], list[Tensor]]
-) -> compilation.Program | None:
-    """A compiled step for leaves, captured tensors, rows and keys like `examples`."""
-
-    def step(leaves: list[Tensor], captured: list[Tensor], inputs: list[Tensor]) -> recordings.Advanced:
-        return _flat_step(settings, spec, False, leaves, captured, inputs)
-
-    return compilation.program((settings.key, str(spec)), step, examples)
 
 
 def _flat_step(
@@ -108,7 +74,7 @@ def _flat_step(
     """`_advance` on leaves in place of trees.
 
     Raises:
-        TypeError: a result has another type or shape than its input, which a program or recording would misread.
+        TypeError: a result has another type or shape than its input, which a recording would misread.
     """
     rows, keys = inputs
     new, value = _advance(settings, tree_unflatten(leaves, spec), captured, rows, keys, inplace)

@@ -31,10 +31,10 @@ from fedweave.tensors.trees import Tree
 LARGE = 100_000  # parameters
 RECORDED = 5_000_000  # parameters up to which steps are recorded on a GPU
 FORKED = 5_000_000  # parameters up to which a core computes one client, and not a part of all products
-# Local steps of a repetition from which on the kernel saves time, though it has to be built first: five seconds,
-# against a millisecond per step of five clients. The limit is the same where it has been built, because the kernel
-# rounds differently and a result must not depend on what ran before.
-LONG = 5_000
+# Local steps of a repetition from which on the kernel runs. A step saves 1.2 to 2.4 ms of small MLPs and 20 ms of GRUs.
+# So recording has paid after 25 steps, and building the library, once on a machine, after 300 to 5,000. The limit is
+# the same where it has been built: the kernel rounds differently, and a result must not depend on what ran before.
+LONG = 1_000
 # Layers whose steps the kernel takes as a whole.
 COVERED = {nn.Linear, nn.Embedding, GRUCell, Readout}
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -103,14 +103,12 @@ class Batched(Executor):
     Attributes:
         chunk: clients per chunk, 0 for all of them.
         kernel: run the steps of local training by a kernel, one client after the other, where it covers them.
-        compiled: compile the steps of local training.
         recorded: on a GPU, replay them as CUDA graphs.
         fitted: the largest chunk that fits into memory, once a larger one has failed; empty before that.
     """
 
     chunk: int = 0
     kernel: bool = False
-    compiled: bool = False
     recorded: bool = False
     fitted: list[int] = field(default_factory=list, compare=False)
 
@@ -150,7 +148,7 @@ class Batched(Executor):
             data: ClientData = part.view(tensors, padded)
             return function(*args, data)
 
-        mode = ExecutionMode(self.kernel, self.compiled, self.recorded)
+        mode = ExecutionMode(self.kernel, self.recorded)
         with use_mode(mode), use_products(part.federation.ids.device.type), guards.forbid_values():
             return map_stacked(run_client, (slices, part.client_tensors()), len(part))
 
@@ -212,7 +210,7 @@ def choose_executor(
         return Loop()
     kernel = name == "kernel" or (auto_on_cpu and types <= COVERED and steps >= LONG and bool(native.find_compiler()))
     recorded = device != "cpu" and name != "batched" and size <= RECORDED
-    return Batched(chunk, kernel, name == "compiled", recorded)
+    return Batched(chunk, kernel, recorded)
 
 
 def _can_run_kernel(network: nn.Module, device: str) -> bool:
@@ -254,9 +252,9 @@ def set_precision(device: str, tf32: bool = False) -> None:
 def describe(executor: Executor) -> str:
     """The executor in words, for the log and the record of a run."""
     match executor:
-        case Batched(chunk=chunk, kernel=kernel, compiled=fused, recorded=recorded, fitted=fitted):
+        case Batched(chunk=chunk, kernel=kernel, recorded=recorded, fitted=fitted):
             size = min(fitted, default=chunk)
-            words = ["kernel" if kernel else "compiled" if fused else "batched", "CUDA graphs" if recorded else ""]
+            words = ["kernel" if kernel else "batched", "CUDA graphs" if recorded else ""]
             return ", ".join(filter(None, [*words, f"{size} clients at once" if size else ""]))
         case Processes():
             return "processes"

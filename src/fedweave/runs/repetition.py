@@ -19,6 +19,7 @@ from fedweave.runs.build import PreparedRun, prepare
 from fedweave.runs.checkpoints import open_storage, restore, save
 from fedweave.runs.history import History, record, select_rows
 from fedweave.study.spec import RunSpec
+from fedweave.tensors import native
 from fedweave.tensors.storage import Storage
 
 __all__ = [
@@ -106,10 +107,10 @@ def run_repetition(
     return history
 
 
-def _compile_steps(prepared: PreparedRun) -> None:
-    """Compile the steps of the first stage in this process, before repetitions fork; its first round is not used."""
-    if isinstance(prepared.executor, Batched) and prepared.executor.compiled:
-        next(iterate_reports(prepared, prepared.run.seeds[0]))
+def _load_kernel(prepared: PreparedRun) -> None:
+    """Build and load the kernel in this process, before repetitions fork that would each build it."""
+    if isinstance(prepared.executor, Batched) and prepared.executor.kernel:
+        native.load(prepared.method.task.dtype)
 
 
 def run_repetitions(
@@ -136,7 +137,6 @@ def run_repetitions(
         return run_repetition(prepared, seed, checkpoints, lambda report: inbox.post(progress(seed, report)))
 
     if workers > 1:
-        if torch.get_num_threads() == 1:  # after work with several threads, no process forks safely
-            _compile_steps(prepared)
+        _load_kernel(prepared)
         run_processes(run_seed, prepared.run.seeds, workers, inbox=inbox)
     return {seed: run_seed(seed) for seed in prepared.run.seeds}

@@ -122,6 +122,8 @@ def check_numbers(value: object, key: str) -> None:
 
 
 def _check_literal(value: object, options: tuple[Any, ...], key: str) -> None:
+    if value == "compiled" and "kernel" in options:
+        raise BadInput(key, "'compiled' is gone; use auto or kernel, which need no compilation for a model")
     is_option = isinstance(value, str | int | float | bool | None) and value in options
     if not is_option or isinstance(value, bool) != any(
         isinstance(option, bool) and option is value for option in options

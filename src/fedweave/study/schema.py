@@ -8,7 +8,7 @@ from fedweave.study.config import LARGEST_WHOLE
 
 Participation = Annotated[float, AtLeast(1e-6), AtMost(LARGEST_WHOLE)]
 Rate = Annotated[float, AtLeast(0), AtMost(1000)]
-Executor = Literal["auto", "loop", "processes", "batched", "kernel", "compiled"]
+Executor = Literal["auto", "loop", "processes", "batched", "kernel"]
 Precision = Literal["tf32", "bfloat16"]
 Store = Literal["auto", "memory", "mapped"]
 Selection = Literal["best_val_round", "per_client_best_val", "last"]

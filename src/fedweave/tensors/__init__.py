@@ -1,1 +1,1 @@
-"""Trees of tensors, closures over them, compiled steps, and randomness as data."""
+"""Trees of tensors, closures over them, recorded steps, and randomness as data."""

@@ -126,6 +126,19 @@ class Builder:
         """out = value everywhere."""
         self.copy(out, self.scalar(value, out.dtype))
 
+    def accumulate(self, out: Tensor, value: Tensor, axes: Sequence[int]) -> None:
+        """out = the sum of `value` over `axes`, which `out` may have kept."""
+        self.fill(out, 0)
+        kept = out
+        if out.ndim != value.ndim:
+            for axis in axes:
+                kept = kept.unsqueeze(axis)
+        steps = [0 if axis in axes else kept.stride(axis) for axis in range(value.ndim)]
+        if value.numel():
+            size, strides = collapse(value.shape, [steps, value.stride()])
+            name = "sum" if self.kind(out) == "real" else "int_sum"
+            self.emit(name, size, (out, strides[0] if size != (1,) else (0,)), (value, strides[1]))
+
     def scalar(self, value: Any, dtype: torch.dtype) -> Tensor:
         """A constant."""
         key = (repr(value), self.kind_of(dtype))  # -0.0 equals 0.0

@@ -1,7 +1,7 @@
 """Closures as data: the tensors that a function has captured, and the same function over other tensors.
 
 A loss is a closure over a client's data and over other values of its method. Many clients are trained at once outside
-the transform that made their losses, and a step is compiled once for all rounds. For both, the captured tensors must
+the transform that made their losses, and a step is recorded once for all rounds. For both, the captured tensors must
 become arguments.
 """
 

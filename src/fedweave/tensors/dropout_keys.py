@@ -45,9 +45,7 @@ def _mix_integer(number: int) -> int:
 
 def _split_to_int16(h: Tensor) -> Tensor:
     """int64 [K] as int16 [4 K], the lowest bits first."""
-    # A program that the compiler makes of such a view writes outside of its memory for some shapes (PyTorch 2.13).
-    is_traced = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
-    if _views_are_mapped() and not is_traced:
+    if _views_are_mapped():
         return h.view(torch.int16)
     return torch.stack([h, h >> 16, h >> 32, h >> 48], 1).to(torch.int16).flatten()
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.tensors.array_programs import BLOCK, LANES, ArrayProgram, Builder, Recorder, Unsupported, collapse
+from fedweave.tensors import layer_norms
+from fedweave.tensors.array_programs import BLOCK, LANES, ArrayProgram, Builder, Recorder, Unsupported
 from fedweave.tensors.instructions import CODES, Place
 
 Rule = Callable[..., None]
@@ -74,10 +75,10 @@ def _softplus(name: str) -> Rule:
 
 
 def _power(b: Builder, out: Tensor, value: Any, exponent: Any) -> None:
-    if isinstance(exponent, Tensor):
-        raise Unsupported("a power by a tensor")
     x = b.tensor(value, out.dtype)
-    if exponent == 0:
+    if isinstance(exponent, Tensor):
+        _arithmetic("power")(b, out, x, exponent)
+    elif exponent == 0:
         b.fill(out, 1)
     elif exponent == 1:
         b.copy(out, x)
@@ -148,26 +149,11 @@ def _axes(value: Tensor, dim: int | Sequence[int] | None) -> list[int]:
     return sorted(axis % value.ndim for axis in ([dim] if isinstance(dim, int) else dim))
 
 
-def _accumulate(b: Builder, name: str, out: Tensor, value: Tensor, dim: Any) -> None:
-    """out = the sum over the axes `dim`, which `out` may have kept."""
-    axes = _axes(value, dim)
-    b.fill(out, 0)
-    kept = out
-    if out.ndim != value.ndim:
-        for axis in axes:
-            kept = kept.unsqueeze(axis)
-    steps = [0 if axis in axes else kept.stride(axis) for axis in range(value.ndim)]
-    if value.numel():
-        size, strides = collapse(value.shape, [steps, value.stride()])
-        b.emit(name, size, (out, strides[0] if size != (1,) else (0,)), (value, strides[1]))
-
-
 def _sum(b: Builder, out: Tensor, value: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> None:
     del keepdim, dtype
-    kind = b.kind(out)
-    if kind == "bool":
+    if b.kind(out) == "bool":
         raise Unsupported("a sum of truth values")
-    _accumulate(b, "sum" if kind == "real" else "int_sum", out, b.tensor(value, out.dtype), dim)
+    b.accumulate(out, b.tensor(value, out.dtype), _axes(value, dim))
 
 
 def _mean(b: Builder, out: Tensor, value: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> None:
@@ -181,32 +167,28 @@ def _norm(b: Builder, out: Tensor, value: Tensor, order: float = 2, dim: Any = N
         raise Unsupported(f"a norm of order {order}")
     squares = b.new(value.shape, value.dtype)
     b.elementwise("mul", squares, value, value)
-    _accumulate(b, "sum", out, squares, dim)
+    b.accumulate(out, squares, _axes(value, dim))
     b.elementwise("sqrt", out, out)
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-def _rows(value: Tensor, dim: int) -> tuple[int, int]:
-    if dim % max(value.ndim, 1) != value.ndim - 1 or not value.ndim:
-        raise Unsupported("softmax over an axis that is not the last one")
-    return value.numel() // value.shape[-1], value.shape[-1]
-
-
 def _softmax(name: str) -> Rule:
-    def rule(b: Builder, out: Tensor, value: Tensor, dim: int, _half: bool) -> None:
-        size, value = _rows(value, dim), b.contiguous(value)
-        b.emit(name, size, (out, (size[1], 1)), (value, (size[1], 1)), (b.new((BLOCK * size[1],), value.dtype), (0, 0)))
+    """A result from one tensor, or from two in the backward pass, along an axis."""
 
-    return rule
-
-
-def _softmax_backward(name: str) -> Rule:
-    def rule(b: Builder, out: Tensor, grad: Tensor, result: Tensor, dim: int, _dtype: Any) -> None:
-        size = _rows(result, dim)
-        places = [(value, (size[1], 1)) for value in (out, b.contiguous(grad), b.contiguous(result))]
-        b.emit(name, size, *places)
+    def rule(b: Builder, out: Tensor, *args: Any) -> None:
+        values, dim = [arg for arg in args if isinstance(arg, Tensor)], next(a for a in args if isinstance(a, int))
+        if not out.ndim:
+            raise Unsupported(f"{name} of a number")
+        target = out.movedim(dim, -1)
+        result = target if target.is_contiguous() else b.new(target.shape, out.dtype)
+        n = target.shape[-1]
+        places = [(part, (n, 1)) for part in (result, *(b.contiguous(value.movedim(dim, -1)) for value in values))]
+        scratch = [] if name.endswith("backward") else [(b.new((BLOCK * n,), out.dtype), (0, 0))]
+        b.emit(name, (target.numel() // n, n), *places, *scratch)
+        if result is not target:
+            b.copy(target, result)
 
     return rule
 
@@ -443,10 +425,11 @@ RULES: dict[str, Rule] = {
     "sum": _sum,
     "mean": _mean,
     "linalg_vector_norm": _norm,
+    **layer_norms.RULES,
     "_log_softmax": _softmax("log_softmax"),
     "_softmax": _softmax("softmax"),
-    "_log_softmax_backward_data": _softmax_backward("log_softmax_backward"),
-    "_softmax_backward_data": _softmax_backward("softmax_backward"),
+    "_log_softmax_backward_data": _softmax("log_softmax_backward"),
+    "_softmax_backward_data": _softmax("softmax_backward"),
     "index": _index,
     "index_select": lambda b, out, value, dim, index: _take(b, out, value, dim % value.ndim, index),
     "embedding": lambda b, out, weight, index, *_: _take(b, out, weight, 0, index),

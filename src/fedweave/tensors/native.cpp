@@ -26,7 +26,7 @@ typedef Real Vector __attribute__((vector_size(BYTES), aligned(sizeof(Real)), ma
 // Codes of the operations; `array_programs.py` reads them here.
 enum Code : Int {
   COPY, NEG, RELU, SIGMOID, TANH, SOFTPLUS, EXP, LOG, SQRT, ABS, SGN, RECIPROCAL,
-  ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, REMAINDER, RELU_BACKWARD, SIGMOID_BACKWARD, TANH_BACKWARD,
+  ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, REMAINDER, POWER, RELU_BACKWARD, SIGMOID_BACKWARD, TANH_BACKWARD,
   SOFTPLUS_BACKWARD, MULTIPLY_ADD, WHERE,
   LT, LE, EQ, NE,
   INT_COPY, INT_ADD, INT_SUB, INT_MUL, INT_REMAINDER, INT_MAXIMUM, INT_MINIMUM, INT_AND, INT_XOR, INT_SHIFT,
@@ -528,6 +528,7 @@ static void execute(const Call& c) {
     BINARY(MAXIMUM, Real, Real, x != x || x > y ? x : y)
     BINARY(MINIMUM, Real, Real, x != x || x < y ? x : y)
     BINARY(REMAINDER, Real, Real, x - std::floor(x / y) * y)
+    BINARY(POWER, Real, Real, std::pow(x, y))
     BINARY(RELU_BACKWARD, Real, Real, y <= 0 ? 0 : x)
     BINARY(SIGMOID_BACKWARD, Real, Real, x * (1 - y) * y)
     BINARY(TANH_BACKWARD, Real, Real, x * (1 - y * y))

@@ -1,7 +1,7 @@
 """The kernel that runs programs of array operations: built once for a processor and compiler, and called.
 
 Building takes some seconds. The library stays in the user's cache folder, or where that cannot be written in the folder
-of `TORCHINDUCTOR_CACHE_DIR`; where neither can be written, each process builds its own. Its name depends on the source,
+of `FEDWEAVE_KERNEL`; where neither can be written, each process builds its own. Its name depends on the source,
 the compiler, its options and the features of the processor, so machines of different kinds can share a folder.
 """
 
@@ -62,7 +62,7 @@ def _build(compiler: str, real: str, scratch: Path) -> Path:
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
     parts = (SOURCE.read_text(encoding="utf-8"), version, *OPTIONS, real, *_processor())
     name = f"kernel-{real}-{_digest(chr(0).join(parts).encode())}"
-    folders = [stored.folder(), *map(Path, filter(None, [os.environ.get("TORCHINDUCTOR_CACHE_DIR")]))]
+    folders = [stored.folder(), *map(Path, filter(None, [os.environ.get("FEDWEAVE_KERNEL")]))]
     if found := next((file for place in folders for file in place.glob(f"{name}-*.so") if _is_whole(file)), None):
         return found
     library = scratch / "kernel.so"
