@@ -97,9 +97,9 @@ class PreparedRun:
         if not self.method.has_models:
             return self, 1, 1
         workers, threads = allocate_workers(self.method.network, repetitions, self.device, self.federation.clients)
-        if threads == 1 and self._row_passes * weight_count(self.method.network) < SMALL_RUN:
-            workers = 1
-        return self.with_cores(cores() // workers), workers, threads
+        shared = self.with_cores(cores() // workers)
+        is_small = threads == 1 and self._row_passes * weight_count(self.method.network) < SMALL_RUN
+        return shared, 1 if is_small else workers, threads
 
     def with_cores(self, count: int) -> "PreparedRun":
         """These objects, for repetitions that may use `count` cores each."""
