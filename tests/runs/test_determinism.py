@@ -223,7 +223,11 @@ def test_parallel_repetitions_have_the_same_bits(
 @pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
 def test_parallel_repetitions_build_the_kernel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the process from which they fork."""
-    prepared_run, file, build_library = prepared("digits-fedaghn", "mlp", executor="kernel"), tmp_path / "pids", native._build
+    prepared_run, file, build_library = (
+        prepared("digits-fedaghn", "mlp", executor="kernel"),
+        tmp_path / "pids",
+        native._build,
+    )
 
     def recorded(*inputs: Any) -> Path:
         with file.open("a", encoding="utf-8") as lines:
