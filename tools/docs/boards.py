@@ -25,7 +25,7 @@ from tools.docs.stored_numbers import CLIENTS
 from tools.pages import rewrite, store, with_others
 
 FOLDER = Path("docs/boards")
-PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"))
+PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"), Path("docs/adapters-study.md"))
 BLOCK = re.compile(r"(<!-- board: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # study, task
 FILES = {".csv": "leaderboard.csv", ".controls.csv": "controls.csv"}
 COLUMNS = {
@@ -126,6 +126,8 @@ def _rows(source: Path, task: str) -> pd.DataFrame:
     rows = read_table(source, ("dataset", "setting", "mean"), RESTORE_HINT, **results.AS_WRITTEN)
     rows = rows.assign(**{key: rows[key].astype(object).fillna("") for key in OUTCOMES if key in rows})
     tasks = rows["task"] if "task" in rows else rows["dataset"]
+    if "/" in task:  # such as names-pieces/lora, where several tasks share a data set
+        tasks = rows["dataset"] + "/" + rows["setting"]
     if task not in tasks.to_numpy():
         raise BadInput(f"{source}: has no task {task!r}, only {', '.join(sorted(set(tasks)))}")
     return rows[tasks == task]
