@@ -205,11 +205,9 @@ def _legend() -> list[Line2D]:
         Line2D([], [], color=GREY, marker=mark, linestyle="", markerfacecolor="white", label=name)
         for name, mark in MARKERS.items()
     ]
-    lines = [
-        Line2D([], [], color=GREY, linestyle=style, label=name)
-        for name, style in (("Pareto front, filled marks", "-"), ("Local, sends nothing", ":"))
-    ]
-    return [*arms, *methods, *lines]
+    front = Line2D([], [], color=GREY, linestyle="-", label="Pareto front, filled marks")
+    local = Line2D([], [], color=GREY, linestyle=":", label="Local, sends nothing")
+    return [*arms, *methods, front, local]
 
 
 if __name__ == "__main__":
