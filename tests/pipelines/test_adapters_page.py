@@ -15,9 +15,12 @@ def board() -> pd.DataFrame:
 
 def differences(data: str, arm: str, other: str) -> dict[str, tuple[float, str]]:
     """Method -> (difference of two arms, verdict)."""
-    tests = [test for test in adapters.compare_arms(data) if (test.method + test.other).count("|") == 2]
-    pairs = [(*test.method.split("|"), test.other.split("|")[1], test) for test in tests]
-    return {name: (test.difference, test.verdict) for name, a, b, test in pairs if (a, b) == (arm, other)}
+    found = {}
+    for test in adapters.compare_arms(data):
+        (name, first), (_, second) = test.method.split("|"), test.other.split("|")
+        if (first, second) == (arm, other):
+            found[name] = test.difference, test.verdict
+    return found
 
 
 def test_the_page_shows_the_files() -> None:

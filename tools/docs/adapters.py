@@ -10,7 +10,7 @@ Take the boards first: python -m tools.docs.boards adapters
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -42,10 +42,6 @@ ARMS = {"whole": "whole", "lora": "LoRA", "product": "LoRA, products mixed", "he
 PAIRS = (("lora", "whole"), ("head", "whole"), ("product", "lora"))
 COLORS = dict(zip(ARMS, (LIGHT[0], LIGHT[1], LIGHT[2], LIGHT[3]), strict=True))
 METHODS = ("FedAvg", "FedAvg-FT", "FedPer", "FedAGHN", "pFedGraph", "pFedLA", "SHN")
-FRONT_AND_LOCAL: tuple[tuple[str, Literal["-", ":"]], ...] = (
-    ("Pareto front, filled marks", "-"),
-    ("Local, sends nothing", ":"),
-)
 MARKERS = dict(zip(METHODS, "osPD^v*", strict=True))
 LOCAL = "Local"
 ONE_GRAPH = ("pFedGraph", "SHN")  # for all layers; where a head alone is trained, the graph of another is the head's
@@ -209,8 +205,9 @@ def _legend() -> list[Line2D]:
         Line2D([], [], color=GREY, marker=mark, linestyle="", markerfacecolor="white", label=name)
         for name, mark in MARKERS.items()
     ]
-    lines = [Line2D([], [], color=GREY, linestyle=style, label=name) for name, style in FRONT_AND_LOCAL]
-    return [*arms, *methods, *lines]
+    front = Line2D([], [], color=GREY, linestyle="-", label="Pareto front, filled marks")
+    local = Line2D([], [], color=GREY, linestyle=":", label="Local, sends nothing")
+    return [*arms, *methods, front, local]
 
 
 if __name__ == "__main__":
