@@ -60,7 +60,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Thousands of tests and their modules stay in memory until the end, so the garbage collector can ignore them."""
-    start_elsewhere(session.config)
     gc.disable()
     try:
         return (yield)
@@ -68,16 +67,6 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)  # the library's own objects take a fiftieth of the time at the default 700
         gc.enable()
-
-
-def start_elsewhere(config: pytest.Config) -> None:
-    """Each worker begins with another part of the tests, so that it finds the other parts compiled by other workers."""
-    worker = getattr(config, "workerinput", None)
-    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
-        return
-    parts = sorted({str(path.relative_to(HERE).parts[0]) for path in HERE.rglob("test_*.py")})
-    first = len(parts) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
-    config.args = [str(HERE / part) for part in (*parts[first:], *parts[:first])]
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
