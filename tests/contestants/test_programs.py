@@ -193,6 +193,16 @@ def test_predictions_are_real_numbers_in_one_order() -> None:
         check_answers(TASK, answers(np.full((3, 2), 1e308)), "me")
 
 
+@pytest.mark.parametrize("header", ["(" * 9000, "-" * 9000 + "1", "{'descr'"])
+def test_a_header_that_no_parser_reads_is_one_line(header: str, tmp_path: Path) -> None:
+    write(tmp_path, 0, "val")
+    with zipfile.ZipFile(tmp_path / "clients" / "0" / "test.npz", "w") as archive:
+        archive.writestr("outputs.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode())
+    with pytest.raises(ContestantFailed, match="it cannot be read: 'its header describes no array") as error:
+        read_answers(TASK, tmp_path)
+    assert "\n" not in str(error.value)
+
+
 def test_no_object_is_unpickled(tmp_path: Path) -> None:
     write(tmp_path, 0, "val")
     np.savez(tmp_path / "clients" / "0" / "test.npz", outputs=np.array([{}, {}, {}], dtype=object))
