@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave import data
+from fedweave import data, results
 from fedweave.data import Dataset
 from fedweave.runs import archive, repetition
 from fedweave.runs.repetition import PreparedRun
@@ -115,16 +115,19 @@ def mlflow() -> None:
 
 
 def _log(folders: list[Path], uri: str) -> None:
-    from fedweave.pipelines.mlflow_records import tracking
+    from fedweave.pipelines.mlflow_records import entries, writer
 
+    store = writer.connect("load", uri)
     for folder in folders:
-        tracking.log_run(folder, uri)
+        run = results.load_run(folder)
+        tables = results.compute_tables(results.Study("load", folder, (run,), ()))
+        writer.log(store, entries.run_unit(run, tables))
 
 
-def _write_runs(results: Path) -> Iterator[Path]:
+def _write_runs(place: Path) -> Iterator[Path]:
     """One short run, copied under many names."""
     prepared = prepare(10, 20, {"rounds": 10}, {"every": 1})
-    first = results / "load" / "runs" / "run-000"
+    first = place / "load" / "runs" / "run-000"
     archive.write(first, prepared, {0: repetition.run_repetition(prepared, 0)})
     info = json.loads((first / "run.json").read_text(encoding="utf-8"))
     for number in range(RUNS):

@@ -84,7 +84,7 @@ def _submit_local(tasks: Sequence[StageTask], resources: Sequence[Resources], fo
 
 def _parameters(cluster: Cluster, resources: Resources, dependencies: Sequence[str]) -> dict[str, Any]:
     """The settings of an array job under submitit's names."""
-    flags: dict[str, Any] = {"requeue": True, "kill-on-invalid-dep": "yes", **resources.flags}
+    flags: dict[str, Any] = {"requeue": True, "kill-on-invalid-dep": "yes", **resources.sbatch_flags}
     if resources.mem:
         flags["mem"] = resources.mem
     settings: dict[str, Any] = {

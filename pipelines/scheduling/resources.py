@@ -71,6 +71,11 @@ class Resources:
         return f"{max(1, round(self.gib * 1024))}M" if self.gib else None
 
     @property
+    def sbatch_flags(self) -> dict[str, Any]:
+        """`flags` as sbatch spells them, without those that a block has set to null."""
+        return {name.replace("_", "-"): value for name, value in self.flags.items() if value is not None}
+
+    @property
     def minutes(self) -> int:
         """The limit of time, in whole minutes."""
         return minutes(self.time) or 0

@@ -84,7 +84,7 @@ def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
     for stage, method in sorted(set(kinds)):
         resources = cluster.resources(stage, method)
         options = {"cpus-per-task": resources.cpus, "time": resources.minutes, "mem": resources.mem}
-        options |= {"partition": resources.partition, "gpus-per-node": resources.gpus or None, **resources.flags}
+        options |= {"partition": resources.partition, "gpus-per-node": resources.gpus or None, **resources.sbatch_flags}
         given = {name: value for name, value in options.items() if value is not None}
         words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
         process = _run("sbatch", "--test-only", *words, "--wrap=true")

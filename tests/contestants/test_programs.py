@@ -22,7 +22,7 @@ from fedweave.contestants.checks import check_answers, check_bytes, check_curves
 from fedweave.contestants.exchange import read_answers
 from fedweave.contestants.programs import run_program
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
-from fedweave.contestants.sandbox import find_problem
+from fedweave.contestants.sandbox import find_problem, wrap
 from fedweave.errors import ContestantFailed
 
 ROOT = Path(__file__).parents[2]
@@ -191,6 +191,32 @@ def test_predictions_are_real_numbers_in_one_order() -> None:
         check_answers(TASK, answers(np.full((3, 2), 0.5 + 0.1j)), "me")
     with pytest.raises(ContestantFailed, match="their sum is inf and not 1"):
         check_answers(TASK, answers(np.full((3, 2), 1e308)), "me")
+
+
+@pytest.mark.skipif(bool(find_problem()), reason="no sandbox on this machine")
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", -9),
+        ("import os; os.kill(os.getpid(), 15)", -15),
+        ("raise SystemExit(255)", 255),
+        ("raise SystemExit(3)", 3),
+    ],
+)
+def test_a_sandbox_ends_as_its_program_does(script: str, code: int) -> None:
+    """One that the kernel kills for its memory ends by SIGKILL."""
+    ended = subprocess.run(wrap([sys.executable, "-S", "-c", script], []), capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (code, "")
+
+
+@pytest.mark.parametrize("header", ["(" * 9000, "-" * 9000 + "1", "{'descr'"])
+def test_a_header_that_no_parser_reads_is_one_line(header: str, tmp_path: Path) -> None:
+    write(tmp_path, 0, "val")
+    with zipfile.ZipFile(tmp_path / "clients" / "0" / "test.npz", "w") as archive:
+        archive.writestr("outputs.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode())
+    with pytest.raises(ContestantFailed, match="it cannot be read: 'its header describes no array") as error:
+        read_answers(TASK, tmp_path)
+    assert "\n" not in str(error.value)
 
 
 def test_no_object_is_unpickled(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from sklearn.preprocessing import OneHotEncoder
 
 import fedweave as fw
 from fedweave import data
+from fedweave.contestants import exchange
 from fedweave.contestants.exchange import write_task
+from fedweave.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("keep_methods_of_module")
 ROWS = 120
@@ -97,6 +99,18 @@ def test_a_program_gets_them_as_parquet_and_csv(federation, tmp_path: Path):
             assert pd.read_parquet(file.with_suffix(".parquet")).equals(raw)
             text = pd.read_csv(file.with_suffix(".csv"), float_precision="round_trip").fillna({"note": ""})
             pd.testing.assert_frame_equal(text, raw, check_exact=True)
+
+
+def test_of_a_large_task_a_program_gets_parquet_alone(federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(exchange, "MOST_CELLS", 10)
+    write_task(catch(federation), tmp_path / "task")
+    assert [*tmp_path.rglob("*-raw.parquet")]
+    assert not [*tmp_path.rglob("client*/**/*.csv")]
+
+
+def test_a_column_has_a_name():
+    with pytest.raises(BadInput, match="raw: '' is neither a bool nor the name of a column"):
+        fw.contestants.estimator(LogisticRegression(), raw="")
 
 
 def test_rows_of_numbers_have_none(tmp_path: Path):

@@ -63,6 +63,24 @@ def test_vectors_learn_as_in_a_loop_with_autograd(embedding: str, sequential: bo
     assert all(map(torch.equal, *map(trees.tree_leaves, others)))
 
 
+def test_who_joins_later_than_others_does_not_end_their_learning() -> None:
+    """Nodes of a deployment connect in different rounds. The momentum of the first one goes on."""
+    method, both = admit_two()
+    federation, old = tiny.rows_federation(), both["phi"]["embedding"][:FOUNDERS]
+    server = {**both, "phi": {**both["phi"], "embedding": old}, "fixed": trees.omit(both["fixed"], ["joined"])}
+    server = {**server, "optimizer": method.assemble(server["phi"], server["fixed"])["optimizer"]}
+    for position in NEW.tolist():
+        ids = federation.ids[: position + 1]
+        server = method.admit(server, {}, 1, Start(method.task.init(1), {}, len(ids), 7, None, ids))
+        before = server["phi"]["embedding"]
+        uploads = {"model": trees.select(train(method.download(server, ids)[1]), method.task.params)}
+        server = method.settle(server, ids, uploads, WEIGHTS[: len(ids)])
+        moved = (server["phi"]["embedding"] != before).any(1)
+        assert moved.tolist() == [i >= FOUNDERS for i in range(len(ids))]
+    momentum = [leaf for leaf in trees.tree_leaves(server["fixed"]["joined"]["optimizer"]) if leaf.ndim]
+    assert [len(leaf) for leaf in momentum] == [len(NEW)]
+
+
 def test_without_newcomers_in_a_round_nothing_moves() -> None:
     method, server = admit_two()
     uploads = {"model": train(method.download(server, OLD)[1])}

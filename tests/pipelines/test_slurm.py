@@ -16,7 +16,7 @@ import pytest
 from servers import Project, newest_checkpoint, running, state, until
 
 from fedweave.errors import BadInput
-from fedweave.pipelines.scheduling import resources, slurm, submissions
+from fedweave.pipelines.scheduling import batches, resources, slurm, submissions
 from fedweave.pipelines.scheduling.submissions import Submission
 from tools import slurm as two_nodes
 
@@ -226,6 +226,18 @@ def test_resources_that_no_node_has_are_refused_in_one_line(
         slurm.check(cluster, [("train", "ditto")])
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith("cluster.yaml: sbatch refuses train of ditto with ")
+
+
+def test_flags_with_underscores_or_null_are_tried_as_they_are_submitted(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage takes a flag of `default` away with null."""
+    monkeypatch.setenv("SLURM_CONF", environment["SLURM_CONF"])
+    flags = {"mail_user": "someone", "nodelist": "third"}
+    cluster = resources.Cluster(default={"flags": flags}, stages={"train": {"flags": {"nodelist": None}}})
+    slurm.check(cluster, [("train", "ditto")])
+    submitted = batches._parameters(cluster, cluster.resources("train", "ditto"), [])["additional_parameters"]
+    assert submitted == {"requeue": True, "kill-on-invalid-dep": "yes", "mail-user": "someone"}
 
 
 def test_a_refusal_by_sbatch_is_one_line_and_nothing_is_submitted(login: Login) -> None:

@@ -43,6 +43,13 @@ def changed_after_its_copy(a: Tensor) -> Tensor:
     return copy.relu() + source
 
 
+def shifted_within_itself(a: Tensor) -> Tensor:
+    memory = a * 2
+    memory[1:].copy_(memory[:-1].clone())
+    memory[:, :-1].add_(memory[:, 1:].clone())
+    return memory
+
+
 CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
     "functions": lambda t: [t["a"].relu(), t["a"].sigmoid(), t["a"].tanh(), t["a"].exp(), F.softplus(9 * t["a"])],
     "far from zero": lambda t: [(50 * t["a"]).sigmoid(), (50 * t["a"]).tanh(), (9 * t["a"]).exp(), t["a"].tanh() / 99],
@@ -79,6 +86,7 @@ CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
         torch.stack([F.pad(t["a"], (0, 2)), F.pad(t["a"], (2, 0))], -1)[:, :13, 0] @ t["b"],
         t["a"].clone().T.contiguous().sum(1) - t["d"][:13].clone().add_(1),
         changed_after_its_copy(t["a"]),
+        shifted_within_itself(t["a"]),
     ],
     "joined": lambda t: [torch.cat([t["a"], t["b"].T]), torch.stack([t["a"], t["a"]], -1), F.pad(t["a"], (1, 2))],
     "types": lambda t: [(t["a"] > 0).to(t["a"]), t["y"] * t["a"], t["a"].long() + 1, hashed(t["y"])],

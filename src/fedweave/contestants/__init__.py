@@ -98,7 +98,7 @@ def estimator(
     if lacking or isinstance(sklearn_estimator, type):
         problem = f"{format_value(sklearn_estimator)} is not an estimator of scikit-learn; give one, as Ridge()"
         raise BadInput("contestants.estimator", problem)
-    if not isinstance(raw, bool | str):
+    if not isinstance(raw, bool | str) or raw == "":
         raise BadInput("contestants.estimator: raw", f"{format_value(raw)} is neither a bool nor the name of a column")
     given = name or type(sklearn_estimator).__name__ + ("-pooled" if scope == "pooled" else "")
     return build_entry(_check_name(given, "estimator"), EstimatorRunner(sklearn_estimator, scope, raw))

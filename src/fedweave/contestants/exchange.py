@@ -16,7 +16,7 @@ from fedweave.errors import ContestantFailed, format_value
 from fedweave.files.arrays import read_npz
 
 VERSION = 2  # each adds to the one before it
-MOST_CELLS = 20_000_000  # of the files of text of a task; larger ones have arrays alone
+MOST_CELLS = 20_000_000  # of the files of text of a task; larger ones have arrays, and raw rows in Parquet
 MOST_COLUMNS = 1_000  # of a file of Parquet
 LARGEST_FILE, LARGEST_NOTES = 1 << 30, 1 << 26  # bytes of a file of predictions, and of bytes.json and curves.csv
 ENDINGS = (".npz", ".parquet", ".csv")  # of files of predictions, the first of which counts
@@ -40,7 +40,7 @@ def write_task(task: ContestTask, folder: Path, seconds: float | None = None) ->
         write_part(place, "val", {"x": client.val_x, "y": client.val_y}, task)
         if not task.forecasts:
             write_part(place, "test", {"x": client.test_x}, task)
-        _write_raw(place, client)
+        _write_raw(place, client, _is_small(task))
         if client.graph is not None:
             np.savez(place / "graph.npz", **vars(client.graph))
             _write_pairs(place / "edges.csv", client.graph.edges.T, "node,neighbour")
@@ -67,12 +67,13 @@ def write_part(folder: Path, part: str, arrays: dict[str, np.ndarray], task: Con
             _write_parquet(folder / f"{part}.parquet", columns)
 
 
-def _write_raw(folder: Path, client: ContestClient) -> None:
-    """PART-raw.parquet and PART-raw.csv: the rows before their preparation, where there are such."""
+def _write_raw(folder: Path, client: ContestClient, as_text: bool) -> None:
+    """PART-raw.parquet, and PART-raw.csv if `as_text`: the rows before their preparation, where there are such."""
     for part in PARTS:
         if (table := getattr(client, f"{part}_raw")) is not None:
             table.to_parquet(folder / f"{part}-raw.parquet", index=False)
-            table.to_csv(folder / f"{part}-raw.csv", index=False)
+            if as_text:
+                table.to_csv(folder / f"{part}-raw.csv", index=False)
 
 
 def _is_small(task: ContestTask) -> bool:

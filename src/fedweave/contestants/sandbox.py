@@ -17,6 +17,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,10 +109,12 @@ def become_first() -> None:
     """
     if first := os.fork():
         code = os.waitstatus_to_exitcode(os.waitpid(first, 0)[1])
-        if code > SIGNALLED:
-            signal.signal(code - SIGNALLED, signal.SIG_DFL)
-            os.kill(os.getpid(), code - SIGNALLED)
-        os._exit(max(code, 0))
+        number = -code if code < 0 else code - SIGNALLED
+        if number in signal.valid_signals():
+            with suppress(OSError):  # of SIGKILL, which has no handler
+                signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        os._exit(code)
     end_with_parent()
     if not (child := os.fork()):
         return

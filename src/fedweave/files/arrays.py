@@ -7,6 +7,7 @@ import math
 import zipfile
 from collections.abc import Collection
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -58,7 +59,10 @@ def read_header(file: IO[bytes]) -> Layout:
     version = npy.read_magic(file)
     if version not in HEADERS:
         raise ValueError(f"a .npy file of version {version}")
-    shape, fortran, dtype = HEADERS[version](file)
+    try:
+        shape, fortran, dtype = HEADERS[version](file)
+    except (SyntaxError, TokenError, RecursionError, MemoryError) as error:  # of numpy's parsers
+        raise ValueError(f"its header describes no array ({type(error).__name__})") from error
     if dtype.kind not in "biufcSU" or not dtype.itemsize:
         raise ValueError(f"elements of type {dtype.str!r:.40} are refused")
     if len(shape) > MAX_DIMENSIONS or not all(type(n) is int and 0 <= n < 1 << 48 for n in shape):

@@ -2,7 +2,7 @@
 
 Server keeps a vector v_i per client and one hypernetwork h with a linear head per weight and bias tensor of the client
 model. θ̄_i = h(v_i) goes down, the trained θ_i comes up (2P); v and h take one step on ½ ‖θ̄_i − θ_i‖². Where the
-server is frozen, the vectors of newcomers alone take it.
+server is frozen, the vectors of newcomers alone take it, also of those that joined in earlier rounds.
 
 Deviations from the public code (AvivSham/pFedHN):
 1. A round may have several clients: their losses are averaged and make one step; the code trains one client a step.
@@ -40,9 +40,11 @@ class PFedHN(TableHypernetwork):
 
     def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         phi, fixed = super().add_rows(phi, fixed, enrolled, newcomers, start)
-        vectors = {"embedding": phi["embedding"][-newcomers:]}
-        joined = {"first": torch.tensor(start.clients - newcomers), "optimizer": self.server_solver.init(vectors)}
-        return phi, {**fixed, "joined": joined}
+        earlier = fixed.get("joined", {"first": torch.tensor(start.clients - newcomers)})
+        optimizer = self.server_solver.init({"embedding": phi["embedding"][int(earlier["first"]) :]})
+        if "optimizer" in earlier:  # those that joined in an earlier round go on
+            optimizer = trees.grow(earlier["optimizer"], optimizer)
+        return phi, {**fixed, "joined": {**earlier, "optimizer": optimizer}}
 
     def settle(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:
         if "joined" not in server["fixed"]:

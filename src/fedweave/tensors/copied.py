@@ -55,15 +55,18 @@ class CopySources:
         for each in np.unique(memories).tolist():
             self._copies.setdefault(each, set()).add(memory)
 
-    def find(self, size: Sequence[int], place: Place) -> Place:
-        """The same numbers where they came from, if these lie in one memory and not further apart."""
+    def find(self, size: Sequence[int], place: Place, results: Sequence[Tensor]) -> Place:
+        """The same numbers where they came from, if these lie in one memory and not further apart.
+
+        Not in the memory of `results`, which the instruction may have written before it reads there.
+        """
         tensor, strides = place
         if tensor is None or memory_of(tensor) not in self._sources:
             return place
         memories, positions = (view(part, size, place) for part in self._sources[memory_of(tensor)])
         corner = (0,) * len(size)
         memory, first = int(memories[corner]), int(positions[corner])
-        if memory == NOWHERE or (memories != memory).any():
+        if memory in (NOWHERE, *map(memory_of, results)) or (memories != memory).any():
             return place
         steps = [
             int(positions[(*corner[:axis], 1, *corner[axis + 1 :])]) - first if count > 1 else stride
@@ -96,10 +99,10 @@ def without_copies(code: Iterable[Instruction]) -> Iterator[Instruction]:
     sources = CopySources()
     for name, size, places in code:
         movable = range(1, len(places)) if name in ELEMENTWISE else STRIDED.get(name, ())
-        found = [sources.find(size, place) if i in movable else place for i, place in enumerate(places)]
-        line = Instruction(name, size, found)
-        yield line
-        for tensor in results_of(line):
+        results = results_of(Instruction(name, size, places))
+        found = [sources.find(size, place, results) if i in movable else place for i, place in enumerate(places)]
+        yield Instruction(name, size, found)
+        for tensor in results:
             sources.forget(*((size, places[0]) if name in ELEMENTWISE else (None, (tensor, ()))))
         if name in COPIES:
             sources.add(size, places[0], found[1])
