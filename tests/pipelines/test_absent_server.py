@@ -103,12 +103,14 @@ def test_no_link_leads_to_a_server_that_has_ended(
 
 
 def test_a_warning_comes_before_a_study_runs(
-    absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    absent_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def started(*_: Any) -> int:
         assert capfd.readouterr().err == f"warning: {refusal_line(absent_server)}\n"
         return 0
 
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.yaml").touch()
     monkeypatch.setattr(studies, "switch_study", lambda *_: nullcontext(({"study": "toy", "runs": {}}, 0)))
     monkeypatch.setattr(processes, "run_to_end", started)
     studies.run("toy")
