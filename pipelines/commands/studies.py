@@ -71,6 +71,10 @@ def use(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
 def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None, force: Force = False) -> None:
     """Write params.yaml for NAME, or a part of it, bring its results up to date, and print the leaderboard."""
     addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is printed at the end only
+    if not Path("dvc.yaml").is_file():
+        raise BadInput(
+            "study run: this folder is not a project (it has no dvc.yaml); go to one, or make one: fedweave init FOLDER"
+        )
     command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     with switch_study(name, task, method, uses, force) as (content, lock):
         _warn_of_results(name, content)

@@ -19,6 +19,7 @@ import fedweave as fw
 from fedweave import data
 from fedweave.contestants import exchange
 from fedweave.contestants.exchange import write_task
+from fedweave.data.raw_rows import find_raw
 from fedweave.errors import BadInput
 
 pytestmark = pytest.mark.usefixtures("keep_methods_of_module")
@@ -167,6 +168,21 @@ def test_a_list_of_texts_has_one_column():
     assert {*task.clients[0].train_raw["text"]} == {*texts}
     result = compare(federation, fw.contestants.estimator(LogisticRegression(), raw="review", name="wrong"))
     assert result.lost == ("wrong: raw: 'review' is not in these rows: their raw columns are text",)
+
+
+def test_a_missing_text_of_a_data_set_is_empty():
+    """A function that makes a data set gives the table as it is; a missing number and a missing category stay."""
+    raw = pd.DataFrame({"age": [1.0, np.nan] * 9, "note": ["late", None, "fast"] * 6, "town": ["here", None] * 9})
+    levels = ({"name": "town", "kind": "category", "levels": ["here"]},)
+    x, owner = np.zeros((18, 1, 1, 1), np.float32), np.zeros(18, np.int64)
+    dataset = data.Dataset("own", "images", x, np.arange(18) % 2, 2, owner=owner, columns=levels, raw=raw)
+    every = (np.arange(18),)
+    rows = find_raw(dataset, data.Partition(every, every, every))
+    assert rows is not None
+    table = rows.take(0, np.arange(18))
+    assert table["note"].tolist() == ["late", "", "fast"] * 6
+    assert table[["age", "town"]].isna().sum().tolist() == [9, 9]
+    assert raw["note"].isna().sum() == 6
 
 
 def test_every_part_of_a_pipeline_is_drawn_by_the_seed(federation):

@@ -54,7 +54,7 @@ def test_a_reproduction_shows_its_leaderboard_and_reports_the_failure_once(
     start, folder = time.time() - 1, small(Path("results", "toy"))
     results.write(folder)
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
-    stamp.write("before", "toy", absent_server, {"blobs": "#/one"})
+    stamp.write("before", "toy", absent_server, {"blobs": "#/one"}, "")
     monkeypatch.setattr(leaderboard, "stale_runs", lambda study: [])
     monkeypatch.setattr(report, "write_board", lambda *_: (folder / "leaderboard.txt").write_text("best\n"))
     report.main("toy")
@@ -65,7 +65,7 @@ def test_a_reproduction_shows_its_leaderboard_and_reports_the_failure_once(
     captured = capfd.readouterr()
     assert captured.out.splitlines()[0] == "best"
     assert "MLflow" not in captured.out + captured.err
-    stamp.write("now", "toy", absent_server, {"blobs": "#/one"})
+    stamp.write("now", "toy", absent_server, {"blobs": "#/one"}, "")
     assert stamp.last_failure("toy") == 0
 
 
@@ -76,7 +76,7 @@ def test_an_idle_reproduction_reports_the_failure_after_the_leaderboard(
     results.write(small(Path("results", "toy")))
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     Path("results", "toy", "leaderboard.txt").write_text("best\n")
-    stamp.write("before", "toy", absent_server, {"blobs": "#/one"})
+    stamp.write("before", "toy", absent_server, {"blobs": "#/one"}, "")
     stamp.record_failure("toy")
     board.main(str(time.time() + 1))
     captured = capfd.readouterr()
@@ -94,7 +94,7 @@ def test_no_link_leads_to_a_server_that_has_ended(
     board_file.parent.mkdir(parents=True)
     board_file.write_text("best\n")
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
-    stamp.write("now", "toy", absent_server, {"blobs": "#/one"})
+    stamp.write("now", "toy", absent_server, {"blobs": "#/one"}, "")
     board.main()
     assert capfd.readouterr().out == "best\n"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
@@ -103,12 +103,14 @@ def test_no_link_leads_to_a_server_that_has_ended(
 
 
 def test_a_warning_comes_before_a_study_runs(
-    absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    absent_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def started(*_: Any) -> int:
         assert capfd.readouterr().err == f"warning: {refusal_line(absent_server)}\n"
         return 0
 
+    monkeypatch.chdir(tmp_path)
+    Path("dvc.yaml").touch()
     monkeypatch.setattr(studies, "switch_study", lambda *_: nullcontext(({"study": "toy", "runs": {}}, 0)))
     monkeypatch.setattr(processes, "run_to_end", started)
     studies.run("toy")
@@ -163,7 +165,7 @@ def test_studies_with_similar_names_have_separate_records(tmp_path: Path, monkey
     stamp.record_failure("paper-table1")
     assert stamp.last_failure("paper/table1") == 0.0
     stamp.record_failure("paper/table1")
-    stamp.write("", "paper-table1", "elsewhere", {"toy": "#/1"})
+    stamp.write("", "paper-table1", "elsewhere", {"toy": "#/1"}, "")
     assert stamp.last_failure("paper/table1") > 0.0
     assert stamp.links("paper/table1") == {}
     assert stamp.links("paper-table1") == {"toy": "#/1"}

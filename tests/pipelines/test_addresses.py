@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import addresses, ui
@@ -104,12 +105,19 @@ def test_a_folder_of_records_is_refused_in_one_line(folder: str) -> None:
         addresses.check_store(folder)
 
 
-@pytest.mark.parametrize("words", [["ui"], ["study", "run", "first"], ["study", "show", "first"]])
+WORDS = [["ui"], ["study", "run", "first"], ["study", "show", "first"], ["study", "run", "FILE"]]
+
+
+@pytest.mark.parametrize("words", WORDS)
 def test_a_folder_that_is_no_project_is_refused(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`ui` would start servers there, and write their records into it."""
-    monkeypatch.chdir(tmp_path)
+    """`ui` would start servers there, and write their records into it; `study run` would write params.yaml."""
+    study = {"tasks": {"digits": {"partition": {"name": "iid", "clients": 3, "seed": 0}, "methods": ["local"]}}}
+    (file := tmp_path / "mine.yaml").write_text(yaml.safe_dump(study))
+    (folder := tmp_path / "folder").mkdir()
+    monkeypatch.chdir(folder)
+    words = [str(file) if word == "FILE" else word for word in words]
     command = [sys.executable, "-m", "fedweave.pipelines.commands.main", *words]
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MLFLOW_PORT": "1", "PREFECT_PORT": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
@@ -117,4 +125,4 @@ def test_a_folder_that_is_no_project_is_refused(
     (line,) = done.stderr.splitlines()
     assert "this folder is not a project" in line
     assert line.endswith("go to one, or make one: fedweave init FOLDER")
-    assert not [*tmp_path.iterdir()]
+    assert not [*folder.iterdir()]

@@ -51,6 +51,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A project whose data are partitioned; it is the current folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    Path("dvc.yaml").touch()
     Path("params.yaml").write_text(yaml.safe_dump(STUDY))
     dataset = trained.dataset("images")
     data.save_dataset(paths.FEATURES / "digits", dataset)

@@ -21,7 +21,7 @@ class RawRows:
     """The raw rows of a data set, and which of them a client has.
 
     Attributes:
-        table: a row for each of the data set.
+        table: a row for each of the data set. A missing text is empty.
         columns: of each column of `table` its "name" and "kind" ("number", "category" or "text"), and of a category the
             "values" of its training rows.
         nodes: of a graph, the rows of `table` of each client's nodes; else None.
@@ -42,8 +42,10 @@ def find_raw(dataset: "Dataset", partition: "Partition") -> RawRows | None:
     if dataset.raw is None:
         return None
     levels = {str(column["name"]): [*column.get("levels", ())] for column in dataset.columns}
-    columns = (_describe(name, dataset.raw[name], levels.get(name, [])) for name in dataset.raw)
-    return RawRows(dataset.raw, tuple(columns), partition.nodes)
+    columns = tuple(_describe(name, dataset.raw[name], levels.get(name, [])) for name in dataset.raw)
+    texts = [column["name"] for column in columns if column["kind"] == "text"]
+    filled = {name: dataset.raw[name].astype(object).fillna("") for name in texts if dataset.raw[name].hasnans}
+    return RawRows(dataset.raw.assign(**filled), columns, partition.nodes)
 
 
 def _describe(name: str, column: "pd.Series[Any]", levels: list[str]) -> dict[str, Any]:

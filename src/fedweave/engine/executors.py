@@ -10,6 +10,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import torch
 from torch import nn
@@ -218,9 +219,16 @@ def _can_run_kernel(network: nn.Module, device: str) -> bool:
     if device != "cpu":
         return False
     if native.find_compiler() is None:
-        warnings.warn("the kernel needs a C++ compiler, g++ or clang++; this run is computed without it", stacklevel=2)
+        _warn_of_compiler()
         return False
     return native.load(next(network.parameters()).dtype) is not None  # which warns where the compiler fails
+
+
+@cache
+def _warn_of_compiler() -> None:
+    """Print one line in a process, and not one for each method."""
+    line = "the kernel needs a C++ compiler, g++ or clang++; runs are computed without it"
+    warnings.warn(line, stacklevel=4)  # where the executor is chosen
 
 
 def _processes(device: str) -> Processes:
