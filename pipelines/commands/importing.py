@@ -67,7 +67,7 @@ def import_(
     file: opt.File,
     client: opt.Client,
     data: dict[str, Any],
-    methods: Annotated[str, typer.Option(help="methods of the study, with commas")] = "local,fedavg,fedavg_ft,ditto",
+    methods: own_data.Methods = None,
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
     tune: own_data.Tune = None,
@@ -94,7 +94,8 @@ def import_(
     federation, content, ending = _read(file, client, options, encoding)
     if "relation" in data:  # the plug-in has the pairs, not the path
         options["relation"] = read_pairs(data["relation"], "--relation", federation.names)
-    budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": opt.split_words(methods)}
+    chosen = opt.split_words(methods or [own_data.METHODS_DEFAULT])
+    budget: dict[str, Any] = {"rounds": rounds, "seeds": seeds, "metric": metric, "methods": chosen}
     plan(federation, budget["methods"], seeds=seeds, metric=metric or None, title="import", train={"rounds": rounds})
     copy = FOLDER / f"{name}{ending}"
     plugin, study_file = _plugin_path(name), STUDIES / f"{name}.yaml"

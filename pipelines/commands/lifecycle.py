@@ -35,7 +35,9 @@ def refresh(
     ] = "",
     features: Annotated[str, typer.Option(help="columns that models see, with commas; default: all others")] = "",
     exclude: Annotated[str, typer.Option(help="columns that models do not see, with commas")] = "",
-    method: Annotated[str, typer.Option(help="method; of several, with commas, the best by validation")] = "",
+    method: Annotated[
+        list[str] | None, typer.Option(help="method; of several, with commas or repeated, the best by validation")
+    ] = None,
     model: Annotated[str, typer.Option(help="client model")] = "",
     rounds: Annotated[int, typer.Option(help="rounds of a training; default: 50", show_default=False)] = 0,
     metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
@@ -66,7 +68,7 @@ def refresh(
     columns = {"features": opt.split_names(features, "--features"), "exclude": opt.split_names(exclude, "--exclude")}
     given |= {
         "key": opt.split_names(key, "--key"),
-        "methods": opt.split_words(method),
+        "methods": opt.split_words(method or []),
         "margin": own_data.read_margin(margin),
         "train": training,
         "columns": {name: value for name, value in columns.items() if value},

@@ -46,7 +46,14 @@ OPTIONS = {
 Out = Annotated[
     Path, typer.Option(parser=opt.output_path, help="folder for the results, which `fedweave predict` and fw.load read")
 ]
-Methods = Annotated[str, typer.Option(help="names from `fedweave list methods`, with commas")]
+METHODS_DEFAULT = "local,fedavg,fedavg_ft,ditto"
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        help=f"names from `fedweave list methods`, with commas, or repeated; default: {METHODS_DEFAULT}",
+        show_default=False,
+    ),
+]
 Contestants = Annotated[
     list[str] | None,
     typer.Option(
@@ -88,7 +95,7 @@ def compare(
     client: opt.Client,
     out: Out,
     data: dict[str, Any],
-    methods: Methods = "local,fedavg,fedavg_ft,ditto",
+    methods: Methods = None,
     contestant: Contestants = None,
     model: Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
@@ -107,7 +114,10 @@ def compare(
     _check_results_spare(file, out)
     plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
     chosen = split_settings(settings or [], metric)
-    listed = [*build_methods(opt.split_words(methods), chosen.methods), *build_contestants(contestant or [])]
+    listed = [
+        *build_methods(opt.split_words(methods or [METHODS_DEFAULT]), chosen.methods),
+        *build_contestants(contestant or []),
+    ]
     federation = fw.Federation.from_file(file, client=client, **data)
     with explain_interrupt(out, resume), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard

@@ -31,7 +31,10 @@ def recommend(
     data: dict[str, Any],
     budget: Budget = "10min",
     traffic: Traffic = "",
-    methods: Annotated[str, typer.Option(help="methods to race, with commas; default: one or two of each family")] = "",
+    methods: Annotated[
+        list[str] | None,
+        typer.Option(help="methods to race, with commas, or repeated; default: one or two of each family"),
+    ] = None,
     contestant: own_data.Contestants = None,
     model: own_data.Model = "mlp",
     rounds: Annotated[int, typer.Option(help="rounds of a full training")] = 50,
@@ -58,7 +61,7 @@ def recommend(
     if chosen.evaluate:
         name = next(iter(chosen.evaluate))
         raise BadInput(f"--set evaluate.{name}: a race sets its evaluation itself; leave it out, or use compare")
-    listed: list[Any] = [*own_data.build_methods(opt.split_words(methods), chosen.methods)]
+    listed: list[Any] = [*own_data.build_methods(opt.split_words(methods or []), chosen.methods)]
     if contestant:
         from fedweave.recommendation.candidates import DEFAULT  # not at the top: it imports torch
 

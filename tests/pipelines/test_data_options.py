@@ -57,7 +57,7 @@ def test_a_column_with_a_comma_in_its_name_is_used(tmp_path: Path) -> None:
         client="who",
         label="late",
         features='"size, cm"',
-        methods="local",
+        methods=["local"],
         rounds=1,
         seeds=1,
         out=tmp_path / "out",

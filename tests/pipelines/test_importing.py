@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows, clients and parts are those of `from_file`. The project predicts raw rows. Only a change is refused."""
     arguments = {"client": "shop", "label": "price", "name": "orders", "preprocess": "client"}
-    importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse", tune=0)
+    importing.import_(Path("orders.csv"), **arguments, methods=["local,fedavg"], rounds=2, seeds=1, metric="rmse", tune=0)
     assert "next: dvc repro" in capsys.readouterr().out
     study = validate.load()
     assert study.tasks["orders"].targets == "numbers"
@@ -62,7 +62,7 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     np.testing.assert_array_equal(result.predict(own, "shop 1"), alone.predict(own, "shop 1"))
     with pytest.raises(fw.BadInput, match="column 'shop' has rows of other clients"):
         result.predict(TABLE, "shop 1")
-    importing.import_(Path("orders.csv"), **arguments, methods="local,fedavg", rounds=2, seeds=1, metric="rmse", tune=0)
+    importing.import_(Path("orders.csv"), **arguments, methods=["local,fedavg"], rounds=2, seeds=1, metric="rmse", tune=0)
     with pytest.raises(fw.BadInput, match=r"own_orders\.py: is there and says something else; .*--force"):
         importing.import_(Path("orders.csv"), client="shop", label="kind", name="orders")
     with Path("imports/orders.csv").open("a", encoding="utf-8") as copy:
@@ -75,7 +75,7 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
 def test_refused_partitions_name_the_file_and_the_task(project: Path) -> None:
     """More clients than rows, and a rule that gives no validation rows."""
     names = {"client": "shop", "label": "kind", "name": "sold"}
-    importing.import_(Path("orders.csv"), **names, methods="local,fedavg", rounds=2, seeds=1, tune=0)
+    importing.import_(Path("orders.csv"), **names, methods=["local,fedavg"], rounds=2, seeds=1, tune=0)
     download.main("sold")
     params = Path("params.yaml")
     content = yaml.safe_load(params.read_text(encoding="utf-8"))
@@ -246,7 +246,7 @@ def test_bad_input_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(fw.BadInput, match="no column 'shp'"):
         importing.import_(Path("orders.csv"), client="shp", label="price", name="orders")
     for message, options in (
-        ("'ditoo' is unknown; did you mean 'ditto'", {"methods": "local,ditoo"}),
+        ("'ditoo' is unknown; did you mean 'ditto'", {"methods": ["local,ditoo"]}),
         ("metric: 'acuracy' is unknown", {"metric": "acuracy"}),
         ("rounds", {"rounds": 0}),
         ("seeds: 0 must be at least 1", {"seeds": 0}),

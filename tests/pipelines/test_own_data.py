@@ -13,7 +13,7 @@ import fedweave as fw
 from fedweave.pipelines.commands import listing, main, own_data, recommend, studies
 from tests.fake_results import ARMS, write_study
 
-SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": "local,ditto", "rounds": 3, "seeds": 2}
+SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": ["local", "ditto"], "rounds": 3, "seeds": 2}
 
 
 def flights(count: int = 600) -> pd.DataFrame:
@@ -173,7 +173,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "no column 'dst'": {"client": "dst"},
     "--shares: '0.5,0.5' must be three numbers": {"shares": "0.5,0.5"},
     "split: 'chronological' needs the time": {"split": "chronological"},
-    "'dito' is unknown; did you mean 'ditto'": {"methods": "dito"},
+    "'dito' is unknown; did you mean 'ditto'": {"methods": ["dito"]},
     "--set rounds: is not a setting of the training; use --rounds": {"settings": ["rounds=3"]},
     "--set train.rounds: is not a setting of the training; use --rounds": {"settings": ["train.rounds=3"]},
     "--set seeds: is not a setting of the training; use --seeds": {"settings": ["seeds=3"]},
@@ -249,7 +249,7 @@ def test_options_of_set_change_the_block_that_they_name() -> None:
 
 def test_settings_of_methods(folder: Path, tmp_path: Path) -> None:
     """`--set METHOD.NAME=VALUE` changes a setting of one method. The other methods keep theirs. A margin is stored."""
-    settings = {**SETTINGS, "methods": "local,ditto", "settings": ["ditto.lam=0.25"], "seeds": 1, "rounds": 2}
+    settings = {**SETTINGS, "methods": ["local,ditto"], "settings": ["ditto.lam=0.25"], "seeds": 1, "rounds": 2}
     own_data.compare(folder / "flights.csv", **settings, margin="2 %", out=tmp_path / "out", tune=0)
     done = fw.load(tmp_path / "out")
     assert [margin.share for margin in done.study.margins.values()] == [0.02]
@@ -264,7 +264,7 @@ def test_margins_on_the_command_line() -> None:
 
 def test_settings_of_evaluation_reach_a_comparison(folder: Path, tmp_path: Path) -> None:
     """Every second round is evaluated. A race refuses this setting."""
-    settings = {**SETTINGS, "methods": "local", "settings": ["evaluate.every=2"], "seeds": 1, "rounds": 4}
+    settings = {**SETTINGS, "methods": ["local"], "settings": ["evaluate.every=2"], "seeds": 1, "rounds": 4}
     own_data.compare(folder / "flights.csv", **settings, out=tmp_path / "out", tune=0)
     assert {*fw.load(tmp_path / "out")["local"].history["round"]} == {2, 4}
     with pytest.raises(fw.BadInput, match=r"--set evaluate\.every: a race sets its evaluation itself"):

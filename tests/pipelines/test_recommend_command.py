@@ -23,7 +23,7 @@ def test_from_a_file_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
         client="site",
         label="sort",
         out=tmp_path / "out",
-        methods="ditto",
+        methods=["ditto"],
         rounds=3,
         seeds=1,
         points=2,
