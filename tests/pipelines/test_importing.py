@@ -41,7 +41,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rows, clients and parts are those of `from_file`. The project predicts raw rows. Only a change is refused."""
     arguments = {"client": "shop", "label": "price", "name": "orders", "preprocess": "client"}
-    importing.import_(Path("orders.csv"), **arguments, methods=["local,fedavg"], rounds=2, seeds=1, metric="rmse", tune=0)
+    budget = {"methods": ["local,fedavg"], "rounds": 2, "seeds": 1, "metric": "rmse", "tune": 0}
+    importing.import_(Path("orders.csv"), **arguments, **budget)
     assert "next: dvc repro" in capsys.readouterr().out
     study = validate.load()
     assert study.tasks["orders"].targets == "numbers"
@@ -62,7 +63,7 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
     np.testing.assert_array_equal(result.predict(own, "shop 1"), alone.predict(own, "shop 1"))
     with pytest.raises(fw.BadInput, match="column 'shop' has rows of other clients"):
         result.predict(TABLE, "shop 1")
-    importing.import_(Path("orders.csv"), **arguments, methods=["local,fedavg"], rounds=2, seeds=1, metric="rmse", tune=0)
+    importing.import_(Path("orders.csv"), **arguments, **budget)
     with pytest.raises(fw.BadInput, match=r"own_orders\.py: is there and says something else; .*--force"):
         importing.import_(Path("orders.csv"), client="shop", label="kind", name="orders")
     with Path("imports/orders.csv").open("a", encoding="utf-8") as copy:

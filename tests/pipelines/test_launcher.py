@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -46,6 +47,7 @@ request = dict(words=["x"], parent=os.getppid(), cwd=os.getcwd(), env=dict(os.en
 socket.send_fds(server, [json.dumps(request).encode()], [0, 1, 2])
 assert server.recv(64) == b"started"
 if sys.argv[1:]:
+    sys.stdin.readline()
     server.send(bytes([int(sys.argv[1])]))
 print(server.recv(64).decode(), flush=True)
 """
@@ -73,10 +75,14 @@ def test_a_command_ends_by_itself_by_a_signal_and_with_its_client(
             assert server.stdout is not None
             server.stdout.readline()
             command = [sys.executable, "-c", CLIENT, *([str(int(signal.SIGTERM))] if way == "signal" else [])]
-            client = subprocess.Popen(command, env={**env, "MINE": "x"}, stdout=subprocess.PIPE, text=True)
+            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+            client = subprocess.Popen(command, env={**env, "MINE": "x"}, **pipes, text=True)
+            assert client.stdin is not None
             assert client.stdout is not None
             mine, process = client.stdout.readline().split()
             assert mine == "x"
+            client.stdin.write("\n")  # the command has begun, so a signal may come
+            client.stdin.flush()
             if way == "client":
                 client.kill()
             else:

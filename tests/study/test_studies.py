@@ -79,11 +79,11 @@ def test_every_printed_column_has_a_study(paper: str) -> None:
 
 
 def test_the_default_study_has_enough_clients_trials_and_controls() -> None:
-    """At least twenty clients with own rows in every task, searches of at least six trials, and both controls."""
+    """At least twenty clients with own rows in every task, searches of at least four trials, and both controls."""
     study = expanded("quick")
     assert all(task["partition"]["clients"] >= 20 for task in study["tasks"].values())
     assert not any("overlap" in task["partition"]["name"] for task in study["tasks"].values())
-    assert study["tune"]["trials"] >= 6
+    assert study["tune"]["trials"] >= 4
     for task in study["tasks"]:
         assert {"local", "fedavg_ft"} <= {run["method"] for run in study["runs"].values() if run["task"] == task}
 
