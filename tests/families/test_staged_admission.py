@@ -110,6 +110,28 @@ def test_others_learn_meanwhile_as_if_nobody_had_joined() -> None:
     assert torch.equal(absent["fixed"]["x"], together["fixed"]["x"])
 
 
+def test_who_joins_later_than_others_does_not_end_their_learning() -> None:
+    """All vectors that are being learned move on, and the graph is made when the last rounds are over."""
+    method, before, server = admit_two()
+    federation = tiny.rows_federation()
+    server = method.settle(server, EVERYBODY, train(method, server), WEIGHTS)
+    learned = server["fixed"]["joining"]["vectors"]["embedding"]
+    start = Start(method.task.init(1), {}, tiny.CLIENTS + 1, 7, None, torch.arange(tiny.CLIENTS + 1))
+    server = method.admit(server, {}, 1, start)
+    joining = server["fixed"]["joining"]["vectors"]["embedding"]
+    assert torch.equal(joining[:-1], learned)
+    assert torch.equal(joining[-1:], server["fixed"]["stage1"]["mean"])
+    x = {**server["fixed"], **server["phi"]}["x"]
+    assert len(x) == tiny.CLIENTS + 1
+    server = method.settle(server, EVERYBODY, train(method, server), WEIGHTS)
+    moved = (server["fixed"]["joining"]["vectors"]["embedding"] != joining).any(1)
+    assert moved.tolist() == [True] * len(NEW) + [False]  # the last one has not trained yet
+    for _ in range(ROUNDS - 1):
+        assert torch.equal(server["fixed"]["edges"], before["fixed"]["edges"])
+        server = method.settle(server, EVERYBODY, train(method, server), WEIGHTS)
+    assert server["fixed"]["edges"].max() == len(federation.ids)
+
+
 def test_without_a_first_stage_there_is_no_network_to_learn_a_vector_by() -> None:
     with pytest.raises(BadInput, match="admission_rounds: needs the network of stage 1, which single_stage leaves out"):
         build_method(single_stage=True, admission_rounds=1)

@@ -30,6 +30,8 @@ class StagedAdmission(GraphHypernetwork):
     4. The graph is made anew from the vectors of all clients.
     5. From then on stage 2 makes its model, as for all others; local training fine-tunes it.
 
+    Who joins while others are being admitted begins the rounds of step 2 again for all of them.
+
     Until step 4 the others have the graph, the models and the server's steps that they have without newcomers. With
     `admission_rounds: 0` a newcomer keeps the mean vector and is in the graph at once.
 
@@ -58,7 +60,9 @@ class StagedAdmission(GraphHypernetwork):
     def add_rows(self, phi: Tree, fixed: Tree, enrolled: Tree, newcomers: int, start: Start) -> tuple[Tree, Tree]:
         if "stage1" not in fixed:
             return super().add_rows(phi, fixed, enrolled, newcomers, start)
-        vectors = {"embedding": fixed["stage1"]["mean"].repeat(newcomers, 1)}
+        mean, x = fixed["stage1"]["mean"], {**fixed, **phi}["x"]
+        earlier = fixed["joining"]["vectors"]["embedding"] if self._admits(fixed) else mean[:0]
+        vectors = {"embedding": torch.cat([earlier, mean.repeat(newcomers, 1)])}
         joining = {
             "vectors": vectors,
             "optimizer": self._vector_solver.init(vectors),
@@ -66,7 +70,7 @@ class StagedAdmission(GraphHypernetwork):
             "seed": torch.tensor(start.seed),
             **({} if start.relation is None else {"relation": start.relation}),
         }
-        x = torch.cat([{**fixed, **phi}["x"], self._inputs(fixed["stage1"], vectors)])
+        x = torch.cat([x[: len(x) - len(earlier)], self._inputs(fixed["stage1"], vectors)])
         return self._put_vectors(phi, {**fixed, "joining": joining}, x)
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
