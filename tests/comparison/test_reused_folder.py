@@ -158,10 +158,10 @@ def test_the_command_refuses_other_terms(tmp_path: Path) -> None:
     rows = "".join(f"{name},{i % 7},{i % 2}\n" for name in ("a", "b", "c") for i in range(30))
     (tmp_path / "rows.csv").write_text("who,x,y\n" + rows, encoding="utf-8")
     call: dict[str, Any] = {"client": "who", "label": "y", "out": tmp_path / "out", "seeds": 1}
-    own_data.compare(tmp_path / "rows.csv", methods="local", rounds=2, **call, tune=0)
+    own_data.compare(tmp_path / "rows.csv", methods=["local"], rounds=2, **call, tune=0)
     with pytest.raises(fw.BadInput, match=r"its run 'rows-local' was made .* rounds: 2 there, 3 here"):
-        own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=3, **call, tune=0)
-    own_data.compare(tmp_path / "rows.csv", methods="fedavg", rounds=2, **call, tune=0)
+        own_data.compare(tmp_path / "rows.csv", methods=["fedavg"], rounds=3, **call, tune=0)
+    own_data.compare(tmp_path / "rows.csv", methods=["fedavg"], rounds=2, **call, tune=0)
     assert fw.load(tmp_path / "out").methods == ("fedavg", "local")
 
 

@@ -290,7 +290,7 @@ def test_the_command_line_takes_programs(tmp_path: Path, monkeypatch, capsys):
     rows = [f"c{i % 3},{a},{'yes' if a > 0 else 'no'}" for i, a in enumerate(draws.normal(size=90))]
     Path("rows.csv").write_text("\n".join(["who,a,label", *rows]))
     Path("mine.py").write_text(FEDAVG)
-    named = {"client": "who", "label": "label", "methods": "local", "contestant": ["python mine.py"]}
+    named = {"client": "who", "label": "label", "methods": ["local"], "contestant": ["python mine.py"]}
     own_data.compare(Path("rows.csv"), **named, out=tmp_path / "out", rounds=20, seeds=1, tune=0, model="mlp")
     printed = capsys.readouterr().out
     assert "mine (program)" in printed
