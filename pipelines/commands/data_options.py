@@ -3,7 +3,7 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -116,7 +116,7 @@ def parse_options(
     return {**arguments, "label": label if names in ([], [label.strip()]) else names}
 
 
-def split_words(texts: Sequence[str]) -> list[str]:
+def split_words(texts: list[str]) -> list[str]:
     """Words between commas, of an option that may be repeated."""
     return [word.strip() for text in texts for word in text.split(",") if word.strip()]
 

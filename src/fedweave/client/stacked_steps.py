@@ -53,9 +53,7 @@ def _take_recorded_steps(
     leaves, spec = tree_flatten(trees.tree_map(Tensor.contiguous, stacks))
     captured = [tensor.contiguous() for tensor in captured]
     rows, keys, all_active = steps
-
-    def step(inplace: bool, leaves: list[Tensor], captured: list[Tensor], inputs: list[Tensor]) -> recordings.Advanced:
-        return _flat_step(settings, spec, inplace, leaves, captured, inputs)
+    step = partial(_flat_step, settings, spec)
 
     def advance(recording: recordings.Recording) -> None:
         is_stackable = settings.solver.can_stack(stacks.state)

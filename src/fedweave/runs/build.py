@@ -57,7 +57,7 @@ class PreparedRun:
         units: unit of each client, or none.
         classes: names of the classes, or none.
         categories: codes of each input column, 0 for a number; empty if all are numbers.
-        raw: rows before their preparation, or None.
+        raw: rows before their preparation, for code from elsewhere in place of a method; else None.
         logs: folder for what programs print, if code from elsewhere takes the place of the method.
         split: if the task has several splits: seed of a repetition -> the objects of its split. These objects are
             those of the first split.
@@ -247,7 +247,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         partition.units,
         dataset.class_names or tuple(map(str, range(dataset.classes))),
         dataset.categories,
-        find_raw(dataset, partition),
+        None if method.has_models else find_raw(dataset, partition),  # for code from elsewhere alone
     )
     if prepared.has_mapped_tables:
         check_memory(prepared)
