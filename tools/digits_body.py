@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from fedweave.data.sources.digits import PUBLIC, public_digits
 from fedweave.models import ClientModel, build
 from fedweave.models.base import is_below
+from fedweave.processes.forks import one_thread
 from fedweave.tensors.seeding import use_seed
 
 FILE = Path("studies/weights/digits-0-to-4.safetensors")
@@ -32,16 +33,14 @@ def main() -> None:
 def train() -> ClientModel:
     """An `mlp` after `STEPS` steps of Adam, each on all images; on one thread, so that sums have one order."""
     x, y = map(torch.from_numpy, public_digits())
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with use_seed(0):
-        network = build("mlp", tuple(x.shape[1:]), PUBLIC, hidden=HIDDEN)
-    optimiser = torch.optim.Adam(network.parameters(), lr=RATE)
-    for _ in range(STEPS):
-        optimiser.zero_grad()
-        F.cross_entropy(network(x), y).backward()
-        optimiser.step()
-    torch.set_num_threads(threads)
+    with one_thread():
+        with use_seed(0):
+            network = build("mlp", tuple(x.shape[1:]), PUBLIC, hidden=HIDDEN)
+        optimiser = torch.optim.Adam(network.parameters(), lr=RATE)
+        for _ in range(STEPS):
+            optimiser.zero_grad()
+            F.cross_entropy(network(x), y).backward()
+            optimiser.step()
     return network
 
 
