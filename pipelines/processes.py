@@ -170,7 +170,7 @@ def run_main(main: Callable[..., None], *failures: type[Exception], is_service: 
     os.environ.setdefault("FEDWEAVE_KERNEL", str((STATE / "kernel").absolute()))
     record_time("begun")
     try:
-        with user_errors():
+        with user_errors(), restore_interrupts():
             main(*sys.argv[1:])
     except expected as error:
         print(f"error: {error}", file=sys.stderr)
@@ -180,6 +180,23 @@ def run_main(main: Callable[..., None], *failures: type[Exception], is_service: 
     except SystemExit as end:
         exit_process(end.code)
     exit_process(0)
+
+
+@contextmanager
+def restore_interrupts() -> Iterator[None]:
+    """Context that raises `KeyboardInterrupt` for an error that a Ctrl-C caused.
+
+    In the import of a compiled module Python makes an `ImportError` of it.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None:
+            if isinstance(cause, KeyboardInterrupt):
+                raise cause from None
+            cause = cause.__cause__ or cause.__context__
+        raise
 
 
 def exit_after(main: Callable[[], object]) -> NoReturn:

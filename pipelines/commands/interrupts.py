@@ -8,6 +8,8 @@ from pathlib import Path
 
 import typer
 
+from ..processes import restore_interrupts
+
 STORED = ("run.json", "checkpoints/[!.]*")  # a finished run, and what an unfinished one goes on from
 
 
@@ -20,7 +22,8 @@ def explain_interrupt(folder: Path, resume: bool = True) -> Iterator[None]:
         resume: whether the same command goes on from what is stored; else it begins again.
     """
     try:
-        yield
+        with restore_interrupts():
+            yield
     except KeyboardInterrupt:
         print(_describe(folder, resume), file=sys.stderr)
         raise typer.Exit(128 + signal.SIGINT) from None

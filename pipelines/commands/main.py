@@ -1,6 +1,7 @@
 """The command line `fedweave`: its commands, and how errors end them."""
 
 import gc
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedweave.errors import BadInput, Diverged, choose, exit_code
 from fedweave.files.atomic import user_errors
 from fedweave.study import plugins
 
-from ..processes import exit_after
+from ..processes import exit_after, restore_interrupts
 from ..scheduling import workers
 from . import (
     boards,
@@ -89,10 +90,15 @@ def main() -> None:
 
 
 def run_command(command: Callable[[], Any]) -> None:
-    """Run `command`; a `BadInput` becomes one line on stderr and exit code 2 (`Busy`: 1), a diverged training 3."""
+    """Run `command`; a `BadInput` becomes one line on stderr and exit code 2 (`Busy`: 1), a diverged training 3.
+
+    Ctrl-C ends it with 130.
+    """
     try:
-        with user_errors():
+        with user_errors(), restore_interrupts():
             command()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except BadInput as error:
         sys.exit(_print_error(str(error.move(CALLS)), exit_code(error)))
     except Diverged as error:

@@ -97,3 +97,27 @@ def test_ctrl_c_before_a_checkpoint(folder: Path) -> None:
     words = [word.replace("checkpoint=1", "checkpoint=0") for word in RUN]
     errors = interrupt(*words, "--output", "out", "--no-resume", sign="out/partitions/digits/federation.json")
     assert "\nstopped: out has no round of it yet; the same command begins again\n" in f"\n{errors}"
+
+
+def test_ctrl_c_in_the_import_of_a_compiled_module(folder: Path) -> None:
+    """Python makes an `ImportError` of it, which has the Ctrl-C as its cause: the command still says what it left."""
+    program = IN_TERMINAL.replace(
+        "main()\n",
+        """
+import sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "matplotlib.figure":
+            try:
+                signal.raise_signal(signal.SIGINT)
+            except KeyboardInterrupt as error:
+                raise ImportError("initialization failed") from error
+sys.meta_path.insert(0, Finder())
+main()
+""",
+    )
+    command = [sys.executable, "-c", program, *RUN, "--output", "out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.endswith("stopped: out has no round of it yet; the same command begins again\n")
+    assert "Traceback" not in done.stderr
