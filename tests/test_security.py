@@ -64,12 +64,9 @@ def test_no_input_is_executed(path: Path) -> None:
 
 
 def test_files_that_unpickle_are_restricted() -> None:
-    """Only those that restrict pickle import it: one for files of unknown origin, one for those of known digests.
-
-    A third one writes what FL-bench reads, and reads nothing.
-    """
+    """Only what restricts pickle imports it; another file writes what FL-bench reads, and reads nothing."""
     users = {path.name: path for path in FILES if re.search(PICKLERS, path.read_text(), re.M)}
-    assert [*users] == ["drive_flbench.py", "pickles.py", "unpickler.py"]
+    assert [*users] == ["drive_flbench.py", "pickles.py"]
     assert {name for name, _ in calls(users["drive_flbench.py"]) if "pickle" in name} == {"pickle.dump"}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from fedweave.data.base import RAGGED, Dataset, Partition, Rows, require
 from fedweave.data.raw_rows import RAW, load_raw, save_raw
 from fedweave.errors import BadInput
-from fedweave.files.arrays import map_npy, read_npz
+from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import atomic_path, check_regular, remove_temporary_files, write_atomic
 
 _DENSE = ("relation", "test_weight", "group")
@@ -68,7 +68,7 @@ def load_dataset(folder: Path | str) -> Dataset:
 def _map_array(path: Path, expected: list[Any]) -> np.ndarray:
     check_regular(path)
     try:
-        array = map_npy(path)
+        array = np.lib.format.open_memmap(path, mode="r")
     except Exception as error:  # a damaged header can raise nearly anything
         raise BadInput(f"{path}: cannot be read ({error}); run the download stage again") from error
     header = [str(array.dtype), list(array.shape)]

@@ -9,6 +9,7 @@ import os
 import stat
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -240,10 +241,13 @@ def save_tensors(path: Path | str, content: Any, mode: int = 0o644) -> None:
 
 def load_tensors(path: Path | str) -> Any:
     """What `save_tensors` wrote, on the CPU; never runs code from the file. Any damage raises an error."""
-    from fedweave.files.tensors import read_tensors
+    import torch
 
     check_regular(path)
-    return read_tensors(Path(path))
+    with zipfile.ZipFile(path) as archive:  # PyTorch checks no sums
+        if (part := archive.testzip()) is not None:
+            raise ValueError(f"the sum of its part {part} is another one")
+    return torch.load(path, "cpu", weights_only=True)
 
 
 def check_writable(folder: Path | str) -> None:

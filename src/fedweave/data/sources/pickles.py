@@ -1,7 +1,7 @@
 """Pickles of numpy arrays in the files of data sets, whose digests are known, or which a package has installed.
 
 A pickle may name numpy's own functions only, and a table also pandas' classes, for which it gets plain values; so none
-runs other code. Numpy trusts the sizes in it: files of unknown origin need `fedweave.files.unpickler`.
+runs other code.
 """
 
 import io
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.lib import format as npy
 
 from fedweave.errors import BadInput
-from fedweave.files import arrays
 
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 PERMITTED = {
     ("numpy", "dtype"),
     ("numpy", "ndarray"),
@@ -101,5 +101,5 @@ def unpickle_arrays(raw: bytes) -> Any:
     """As `read_arrays`, of the bytes of a file; raises nearly anything if they are damaged."""
     file = io.BytesIO(raw)
     if raw.startswith(npy.MAGIC_PREFIX):
-        arrays.HEADERS[npy.read_magic(file)](file)
+        HEADERS[npy.read_magic(file)](file)
     return _ArrayUnpickler(file, encoding="latin1").load()
