@@ -1,6 +1,5 @@
 """Rows of the owner of a node as the file of a client, encoded and scaled like the rows of the run."""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 SPLIT = 41  # random stream of the seed: which rows train
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
 EXPORT_COMMAND = "fedweave federate export --data"
-ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
 
 
 def check_client(client: int) -> None:
@@ -113,24 +111,6 @@ def _scale(spec: AppSpec, x: np.ndarray, client: int) -> np.ndarray:
     if not np.isfinite(x).all():
         raise BadInput("x", "a value is not finite; leave its row out")
     return x
-
-
-def _parse_times(column: np.ndarray) -> np.ndarray:
-    """A time per row [M]; a text must be a number or an ISO date, as the order of others is a guess.
-
-    Raises:
-        BadInput: naming the first text that is neither, or the number of rows without a time.
-    """
-    import pandas as pd
-
-    texts = [value for value in column.tolist() if isinstance(value, str)]
-    if pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").isna().any():
-        wrong = next((text for text in texts if not ISO.fullmatch(text)), None)
-        if wrong is not None:
-            raise BadInput(
-                "--time", f"{format_value(wrong)} is neither a number nor an ISO date; write dates such as 2020-04-25"
-            )
-    return as_times(column, len(column))
 
 
 def of_arrays(
@@ -220,7 +200,7 @@ def _split_rows(
     order = (
         stream(seed, SPLIT, client).permutation(count)
         if time is None
-        else np.argsort(_parse_times(time), kind="stable")
+        else np.argsort(as_times(time, count), kind="stable")
     )
     ends = np.rint(np.cumsum([shares.get(name, 0.0) for name in WIDTHS]) * count).astype(int)
     if not ends[0]:
