@@ -22,10 +22,10 @@ def main(start: str = "") -> None:
     study = paths.current_study()
     folder = Path("results", study)
     show(folder / "leaderboard.txt")
-    # A failure during this reproduction was reported by the stage `report`, and is not tried again.
-    if study and stamp.last_failure(study) < float(start or "inf"):
+    store = os.environ.get(synchronise.STORE, "")
+    if study:
         synchronise.run_in_subprocess(folder, study)
-    if study and not stamp.last_failure(study) and is_reachable(os.environ.get(synchronise.STORE, "")):
+    if study and stamp.is_current(folder, study, store) and is_reachable(store):
         for task, link in stamp.links(study).items():
             print(f"{task} in MLflow ({start_command('ui')}): {mlflow_address()}/{link}")
     if start:
