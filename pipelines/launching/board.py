@@ -13,7 +13,6 @@ from fedweave.errors import BadInput
 from .. import ROOT, paths
 from ..addresses import is_reachable, mlflow_address, start_command
 from ..mlflow_records import stamp, synchronise
-from ..stages import text_styles
 from .lines import format_duration
 
 
@@ -38,8 +37,7 @@ def show(file: Path) -> None:
     if not file.is_file():
         os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "fedweave.pipelines.stages.leaderboard"])
         return
-    with_styles = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print(text_styles.read(file) if with_styles else file.read_text(encoding="utf-8"), end="", flush=True)
+    print(file.read_text(encoding="utf-8"), end="", flush=True)
 
 
 if __name__ == "__main__":
