@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from torch import Tensor
 
 from fedweave.errors import BadInput, format_value
@@ -95,14 +96,18 @@ def decode(data: bytes, shape: Sequence[int], dtype: str, name: str) -> np.ndarr
     Raises:
         UndeclaredTensor: `data` is not a .npy file, or of another shape, type or length.
     """
+    declared, file = (tuple(shape), np.dtype(dtype)), io.BytesIO(data)
     try:
-        array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
+        npy.read_magic(file)
+        actual_shape, _, actual_dtype = npy.read_array_header_1_0(file)
+        # Before the array is read: a header of a terabyte would take a terabyte.
+        if (actual_shape, actual_dtype) == declared:
+            return npy.read_array(io.BytesIO(data), allow_pickle=False)
     except Exception as error:  # a header of another author can raise nearly anything
         raise UndeclaredTensor(
             "upload", f"{format_value(name)} cannot be read ({type(error).__name__}: {error})"
         ) from error
-    if array.shape != tuple(shape) or array.dtype != np.dtype(dtype):
-        actual = f"{format_value([*array.shape])} {array.dtype.str}"
-        problem = f"{format_value(name)} has shape and type {actual}, but {[*shape]} {dtype} is declared"
-        raise UndeclaredTensor("upload", problem)
-    return array
+    actual = f"{format_value([*actual_shape])} {actual_dtype.str}"
+    raise UndeclaredTensor(
+        "upload", f"{format_value(name)} has shape and type {actual}, but {[*shape]} {dtype} is declared"
+    )
