@@ -69,7 +69,10 @@ class RowFiles:
         for number, positions in self._group_by_file(slots):
             rows = slots[positions] % self.length
             self._allocate_rows(number, int(rows.max()) + 1)
-            self._tensors[number][rows] = values[positions]
+            if len(values) == 1:  # without a copy
+                self._tensors[number][int(rows)].copy_(values[0])
+            else:
+                self._tensors[number][rows] = values[positions]
             self._changed.add(number)
         return slots
 
@@ -79,6 +82,10 @@ class RowFiles:
         for number, positions in self._group_by_file(slots):
             values[positions] = self._tensors[number][slots[positions] % self.length]
         return values
+
+    def view(self, slot: int) -> Tensor:
+        """The row in a slot, [D], as it is in the file."""
+        return self._tensors[slot // self.length][slot % self.length]
 
     def flush(self) -> None:
         """Write all changes to the disk."""
