@@ -18,7 +18,7 @@ from .columns import (
 )
 from .errors import InputError
 from .inputs import describe_inputs, has_inputs, join_inputs
-from .model import ABOUT, LOADER, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities
+from .model import ABOUT, LOADER, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities, read_rows
 from .pixels import WHITE, divide_bytes, scale_pixels
 from .serving import PyfuncModel, _load_pyfunc
 from .values import (
@@ -71,6 +71,7 @@ __all__ = [
     "name_of",
     "other_clients",
     "probabilities",
+    "read_rows",
     "scale_pixels",
     "type_names",
     "unique_texts",
