@@ -21,19 +21,7 @@ from .inputs import describe_inputs, has_inputs, join_inputs
 from .model import ABOUT, LOADER, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities, read_rows
 from .pixels import WHITE, divide_bytes, scale_pixels
 from .serving import PyfuncModel, _load_pyfunc
-from .values import (
-    EXACT,
-    KINDS,
-    as_labels,
-    as_numbers,
-    as_plain,
-    as_text,
-    as_times,
-    check_zones,
-    find_no_code,
-    name_of,
-    type_names,
-)
+from .values import EXACT, KINDS, as_labels, as_numbers, as_plain, as_text, as_times, find_no_code, name_of, type_names
 
 __all__ = [
     "ABOUT",
@@ -57,7 +45,6 @@ __all__ = [
     "as_times",
     "check_client",
     "check_columns",
-    "check_zones",
     "describe_inputs",
     "divide_bytes",
     "encode_column",
