@@ -8,9 +8,10 @@ from pkgutil import iter_modules
 
 from fedweave.data import partitions, sources
 from fedweave.data.base import Dataset, Partition
-from fedweave.data.facts import check_finite, check_fits
+from fedweave.data.facts import check_finite
 from fedweave.data.loading import load
 from fedweave.data.normalisation import NORMALISATIONS, Scaling, fit_scaling, normalise
+from fedweave.data.partitions.checks import check_fits
 from fedweave.data.partitions.registry import PARTITIONS, default_options, partition, splits
 from fedweave.data.registry import DATASETS, KINDS
 from fedweave.data.sources.retrieval import download, find_intact_files, require_files
