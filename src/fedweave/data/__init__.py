@@ -22,31 +22,3 @@ from fedweave.data.units import fit_units
 for package in (sources, partitions):
     for file in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{file.name}")
-
-__all__ = [
-    "DATASETS",
-    "KINDS",
-    "NORMALISATIONS",
-    "PARTITIONS",
-    "Dataset",
-    "Partition",
-    "Scaling",
-    "check_finite",
-    "check_fits",
-    "default_options",
-    "describe",
-    "download",
-    "find_intact_files",
-    "fit_scaling",
-    "fit_units",
-    "load",
-    "load_dataset",
-    "load_partition",
-    "normalise",
-    "partition",
-    "require_files",
-    "save_dataset",
-    "save_partition",
-    "splits",
-    "summary",
-]
