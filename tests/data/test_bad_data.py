@@ -162,10 +162,10 @@ STALE: list[tuple[str, Callable[[], Partition], list[str]]] = [
     ("digits", lambda: Partition(rows([0], []), rows([1], [4]), rows([2], [5])), ["client 1", "no training row"]),
     ("digits", lambda: Partition(rows([0, 0]), rows([1]), rows([2])), ["client 0", "row 0 twice"]),
     ("digits", lambda: Partition(rows([0, 3]), rows([1]), rows([3])), ["client 0", "row 3 twice"]),
-    ("digits", lambda: Partition(rows([0]), rows([1]), rows([1797])), ["client 0", "1797", "digits"]),
-    ("digits", lambda: data.partition(SETS["digits-graph"], "metis", 3, 0), ["partition", "images"]),
-    ("digits-graph", lambda: data.partition(SETS["digits"], "iid", 3, 0), ["partition", "graph"]),
-    ("sines", lambda: data.partition(SETS["digits"], "iid", 3, 0), ["partition", "series"]),
+    ("digits", lambda: Partition(rows([0]), rows([1]), rows([1797])), ["client 0", "row 1797", "0 to 1796"]),
+    ("digits", lambda: data.partition(SETS["digits-graph"], "metis", 3, 0), ["partition", "must hold rows"]),
+    ("digits-graph", lambda: data.partition(SETS["digits"], "iid", 3, 0), ["partition", "must hold subgraphs"]),
+    ("sines", lambda: data.partition(SETS["digits"], "iid", 3, 0), ["partition", "must hold windows"]),
     (
         "sines",
         lambda: Partition(rows([36]), rows([1]), rows([2]), layout={"window": 4, "horizon": 2, "stride": 1}),
@@ -189,10 +189,7 @@ def test_missing_nodes_are_refused() -> None:
     for train in ([], [0]):
         partition = Partition(rows(train), rows([]), rows([]), nodes=rows([1797]), edges=edges)
         assert_refused(
-            lambda partition=partition: data.check_fits(SETS["digits-graph"], partition),
-            "client 0",
-            "row 1797",
-            "digits-graph",
+            lambda partition=partition: data.check_fits(SETS["digits-graph"], partition), "client 0", "row 1797"
         )
 
 

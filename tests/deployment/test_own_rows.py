@@ -98,7 +98,7 @@ BAD_TIMES = {
     "number": ([1.0, np.nan] * 30, "time: is missing in 30 rows, first in row 1"),
     "zones": (
         [f"{day}T08:00{'Z' * (i == 3)}" for i, day in enumerate(DAYS.strftime("%Y-%m-%d"))],
-        "rows.csv: time: column 'day': '2019-12-05T08:00Z' has a time zone, and '2019-11-20T08:00' has none;",
+        "rows.csv: time: '2019-12-05T08:00Z' has a time zone, and '2019-11-20T08:00' has none;",
     ),
     "absurd": (["2019-99-99"] * 60, "time: cannot be read as times"),
 }

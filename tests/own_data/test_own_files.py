@@ -518,7 +518,7 @@ def test_times_of_which_only_some_have_a_zone_are_refused(case: str, first: bool
     times = [zoned, *plain[1:]] if first else [*plain[:5], zoned, *plain[6:]]
     timed_rows(times).to_csv(tmp_path / "rows.csv", index=False)
     without = plain[1] if first else plain[0]
-    words = f"rows.csv: time: column 'at': {zoned!r} has a time zone, and {without!r} has none; write all with one"
+    words = f"rows.csv: time: {zoned!r} has a time zone, and {without!r} has none; write all with one"
     for label, options in (("late", {}), ("size", {"window": 3, "horizon": 1})):
         with pytest.raises(fw.BadInput, match=re.escape(words)):
             fw.Federation.from_file(tmp_path / "rows.csv", client="shop", label=label, time="at", **options)
@@ -530,7 +530,7 @@ def test_files_of_which_only_some_have_a_zone_are_refused(tmp_path: Path) -> Non
     for name, rows in table.groupby("shop"):
         rows = rows.assign(at=rows["at"].dt.tz_localize("Europe/Berlin")) if name == "b" else rows
         rows.to_parquet(tmp_path / f"{name}.parquet")
-    words = "time: column 'at': '2024-01-01 01:00:00+01:00' has a time zone, and '2024-01-01 00:00:00' has none;"
+    words = "time: '2024-01-01 01:00:00+01:00' has a time zone, and '2024-01-01 00:00:00' has none;"
     with pytest.raises(fw.BadInput, match=re.escape(f"{tmp_path}: {words}")):
         fw.Federation.from_file(tmp_path, client="shop", label="late", time="at")
     given = pd.concat([pd.read_parquet(file) for file in sorted(tmp_path.iterdir())])

@@ -135,9 +135,9 @@ def test_graphs_give_predictions_for_all_nodes(tmp_path: Path) -> None:
     for i, (name, (x, _, y)) in enumerate(graphs.items()):
         right = (result.predict(x, name) == y)[federation.partition.test[i]].mean()
         assert 100 * right == pytest.approx(result.scores[name])
-    with pytest.raises(fw.BadInput, match="the graph of 'u' has 20 nodes of 3 values"):
+    with pytest.raises(fw.BadInput, match="x: 5 rows, but the client's graph has 20 nodes"):
         result.predict(graphs["u"][0][:5], "u")
-    with pytest.raises(fw.BadInput, match="x: holds values that are not numbers"):
+    with pytest.raises(fw.BadInput, match="x: cannot be read as rows of numbers"):
         result.predict([["a", "b", "c"]] * 20, "u")
 
 
@@ -157,7 +157,7 @@ def test_series_of_a_project_have_forecasts(tmp_path: Path, monkeypatch: pytest.
         assert np.square(error).mean() == pytest.approx(expected[name], rel=1e-4)
     with pytest.raises(fw.BadInput, match="predict numbers, not classes; use predict"):
         result.predict_proba(np.zeros((1, 7, 2)), name)
-    with pytest.raises(fw.BadInput, match=r"x: shape \[1, 7\]; give \[M, 7, 2\], values and hours of 4 known steps"):
+    with pytest.raises(fw.BadInput, match=r"x: shape \[1, 7\], but the model reads \[M, 7, 2\]"):
         result.predict(np.zeros((1, 7)), name)
 
 
@@ -172,10 +172,10 @@ def result() -> fw.MethodResult:
 
 REFUSED = {
     "client: 'Anne' is unknown; did you mean 'Ann'": (blobs()[0], "Anne", {}),
-    "x: shape [90, 3], but people has rows of shape [4]; give rows [M, 4]": (blobs()[0][:, :3], "Ann", {}),
-    "one row is x[None], of shape [1, 4]": (blobs()[0][0], "Ann", {}),
-    "x: the rows have different lengths": ([[1, 2], [1]], "Ann", {}),
-    "x of predict": (blobs()[0] * np.nan, "Ann", {}),
+    "x: shape [90, 3], but the model reads [M, 4]": (blobs()[0][:, :3], "Ann", {}),
+    "one row is x[None]": (blobs()[0][0], "Ann", {}),
+    "x: cannot be read as rows of numbers": ([[1, 2], [1]], "Ann", {}),
+    "x: a value is missing or infinite": (blobs()[0] * np.nan, "Ann", {}),
     "seed: 5 was not trained; choices: 0": (blobs()[0], "Ann", {"seed": 5}),
 }
 

@@ -23,18 +23,6 @@ from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput, choose, format_value
 
-__all__ = [
-    "ContestAnswers",
-    "ContestClient",
-    "ContestTask",
-    "estimator",
-    "flbench",
-    "flower",
-    "function",
-    "pfllib",
-    "program",
-]
-
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
 

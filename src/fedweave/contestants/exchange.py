@@ -6,13 +6,16 @@ import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedweave.contestants.rows import PARTS, ContestAnswers, ContestClient, ContestGraph, ContestTask
 from fedweave.errors import ContestantFailed, format_value
 from fedweave.files.arrays import read_npz
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 VERSION = 2  # each adds to the one before it
 MOST_CELLS = 20_000_000  # of the files of text of a task; larger ones have arrays, and raw rows in Parquet
@@ -58,10 +61,10 @@ def write_part(folder: Path, part: str, arrays: dict[str, np.ndarray], task: Con
     """Write rows: PART.npz with the arrays, and the same as a table in PART.csv and PART.parquet if it is small."""
     np.savez(folder / f"{part}.npz", **arrays)  # type: ignore[arg-type]
     if _is_small(task):
-        columns = _as_columns(arrays)
-        _write_text(folder / f"{part}.csv", columns)
-        if len(columns) <= MOST_COLUMNS:
-            _write_parquet(folder / f"{part}.parquet", columns)
+        table = _as_table(arrays)
+        _write_text(folder / f"{part}.csv", table)
+        if table.shape[1] <= MOST_COLUMNS:
+            table.to_parquet(folder / f"{part}.parquet", index=False)
 
 
 def _write_raw(folder: Path, client: ContestClient, as_text: bool) -> None:
@@ -89,12 +92,10 @@ def _write_nodes(file: Path, graph: ContestGraph) -> None:
     for part in PARTS:
         for row, node in enumerate(getattr(graph, part).tolist()):
             names[node], rows[node] = part, row
-    columns = _as_columns({"x": graph.x})
-    features = zip(*(column.tolist() for column in columns.values()), strict=True)
-    with file.open("w", encoding="utf-8") as lines:
-        lines.write(",".join(["part", "row", *columns]) + "\n")
-        for name, row, values in zip(names, rows, features, strict=True):
-            lines.write(",".join([name, str(row), *map(repr, values)]) + "\n")
+    table = _as_table({"x": graph.x})
+    table.insert(0, "part", names)
+    table.insert(1, "row", rows)
+    _write_text(file, table)
 
 
 def _describe(task: ContestTask, seconds: float | None) -> dict[str, Any]:
@@ -122,29 +123,22 @@ def _describe_client(position: int, client: ContestClient) -> dict[str, Any]:
     return {"name": client.name, "folder": f"clients/{position}", "evaluated": client.evaluated, **rows}
 
 
-def _as_columns(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _as_table(arrays: dict[str, np.ndarray]) -> "pd.DataFrame":
     """Inputs as columns x1, x2, ...; targets as y, or y1, y2, ..."""
+    import pandas as pd
+
     x = arrays["x"].reshape(len(arrays["x"]), -1)
     columns = {f"x{i + 1}": x[:, i] for i in range(x.shape[1])}
     if "y" in arrays:
         y = arrays["y"].reshape(len(x), -1) if arrays["y"].ndim > 1 else arrays["y"][:, None]
         columns |= {"y" if y.shape[1] == 1 else f"y{i + 1}": y[:, i] for i in range(y.shape[1])}
-    return columns
+    return pd.DataFrame(columns)
 
 
-def _write_text(path: Path, columns: dict[str, np.ndarray]) -> None:
-    """A file of CSV, of which every number reads back to the same bits."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(",".join(columns) + "\n")
-        for row in zip(*(column.tolist() for column in columns.values()), strict=True):
-            file.write(",".join(map(repr, row)) + "\n")
-
-
-def _write_parquet(path: Path, columns: dict[str, np.ndarray]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table(columns), path)
+def _write_text(path: Path, table: "pd.DataFrame") -> None:
+    """A file of CSV, of which every number reads back to the same bits, also where it is read as float64."""
+    wide = {name: np.float64 for name, column in table.items() if column.dtype == np.float32}
+    table.astype(wide).to_csv(path, index=False, na_rep="nan", lineterminator="\n")
 
 
 def read_answers(task: ContestTask, folder: Path, forecasts: Sequence[np.ndarray] = ()) -> ContestAnswers:
@@ -206,39 +200,26 @@ def _read_arrays(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
     return content["outputs"], content.get("row")
 
 
-def _read_parquet(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """The columns of a file of Parquet, whose sizes are known before it is read."""
-    import pyarrow as pa
+def _read_table(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """The columns of a file of Parquet or of CSV with a heading, except for `row`, which may state the order."""
+    import pandas as pd
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(file) as content:
-        if content.metadata.num_rows >= most:
-            raise ValueError(f"it has more than {most - 1} rows")
-        kinds = {field.name: field.type for field in content.schema_arrow}
-        for name, kind in kinds.items():
-            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-                raise ValueError(f"its column {name!r} has no numbers")
-        columns = {name: content.read([name])[name].to_numpy() for name in kinds}
-    order = columns.pop("row", None)
-    return np.column_stack([*columns.values()]) if columns else np.zeros((len(order or ()), 0)), order
-
-
-def _read_columns(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """The columns of a file of CSV with a heading, except for `row`, which may state the order; `most` rows of it."""
-    with file.open(encoding="utf-8") as lines:
-        names = [name.strip().strip('"') for name in lines.readline().split(",")]
-        table = np.loadtxt(lines, delimiter=",", ndmin=2, quotechar='"', max_rows=most)
-    if len(table) == most:
+    if file.suffix == ".csv":
+        table = pd.read_csv(file, nrows=most, float_precision="round_trip", skipinitialspace=True)
+        rows = len(table)
+    elif (rows := pq.read_metadata(file).num_rows) < most:  # else it is not read
+        table = pd.read_parquet(file)
+    if rows >= most:
         raise ValueError(f"it has more than {most - 1} rows")
-    if not table.size:
-        return table.reshape(0, len(names)), None
-    if "row" not in names:
-        return table, None
-    position = names.index("row")
-    return np.delete(table, position, 1), table[:, position]
+    for name, column in table.items():
+        if column.dtype.kind not in "iuf":
+            raise ValueError(f"its column {name!r} has no numbers")
+    order = table.pop("row").to_numpy() if "row" in table else None
+    return table.to_numpy(), order
 
 
-READERS = dict(zip(ENDINGS, (_read_arrays, _read_parquet, _read_columns), strict=True))
+READERS = dict(zip(ENDINGS, (_read_arrays, _read_table, _read_table), strict=True))
 
 
 def _read_curves(file: Path) -> list[tuple[int, str, float]]:

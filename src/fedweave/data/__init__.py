@@ -8,9 +8,10 @@ from pkgutil import iter_modules
 
 from fedweave.data import partitions, sources
 from fedweave.data.base import Dataset, Partition
-from fedweave.data.facts import check_finite, check_fits
+from fedweave.data.facts import check_finite
 from fedweave.data.loading import load
 from fedweave.data.normalisation import NORMALISATIONS, Scaling, fit_scaling, normalise
+from fedweave.data.partitions.checks import check_fits
 from fedweave.data.partitions.registry import PARTITIONS, default_options, partition, splits
 from fedweave.data.registry import DATASETS, KINDS
 from fedweave.data.sources.retrieval import download, find_intact_files, require_files
@@ -21,31 +22,3 @@ from fedweave.data.units import fit_units
 for package in (sources, partitions):
     for file in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{file.name}")
-
-__all__ = [
-    "DATASETS",
-    "KINDS",
-    "NORMALISATIONS",
-    "PARTITIONS",
-    "Dataset",
-    "Partition",
-    "Scaling",
-    "check_finite",
-    "check_fits",
-    "default_options",
-    "describe",
-    "download",
-    "find_intact_files",
-    "fit_scaling",
-    "fit_units",
-    "load",
-    "load_dataset",
-    "load_partition",
-    "normalise",
-    "partition",
-    "require_files",
-    "save_dataset",
-    "save_partition",
-    "splits",
-    "summary",
-]

@@ -1,11 +1,10 @@
-"""Facts about each data set and its partition, so that a wrong file is refused before any computation."""
+"""Facts about each data set, so that a wrong file is refused before any computation."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from fedweave.data.base import Dataset, Partition, find_repeated_row
-from fedweave.data.partitions.splits import PARTS
+from fedweave.data.base import Dataset
 from fedweave.errors import BadInput, format_count
 
 
@@ -78,39 +77,3 @@ def check_finite(x: np.ndarray, what: str, way: str) -> None:
             rest = f", and {format_count(len(bad) - 1, 'more value')}" if len(bad) > 1 else ""
             verb = "are" if len(bad) > 2 else "is"
             raise BadInput(f"{what}: {x[tuple(bad[0])]} at {bad[0].tolist()}{rest} {verb} not finite; {way}")
-
-
-def check_fits(dataset: Dataset, partition: Partition) -> None:
-    """Refuse a partition that does not fit `dataset`, or that gives a client a row twice.
-
-    Raises:
-        BadInput: naming the client and the row.
-    """
-    remedy = "run the partition stage again"
-    graph, series = partition.nodes is not None, bool(partition.layout)
-    if (graph, series) != (dataset.kind == "graph", dataset.kind == "series"):
-        raise BadInput(f"partition: its clients do not hold {dataset.kind}, which {dataset.name} is; {remedy}")
-    if series:
-        _check_windows(dataset, partition, remedy)
-    for i in range(partition.clients):
-        rows = np.concatenate([getattr(partition, part)[i] for part in PARTS])
-        limit = len(partition.nodes[i]) if partition.nodes else dataset.x.size if series else len(dataset.x)
-        nodes = partition.nodes[i] if partition.nodes else rows
-        if rows.max(initial=-1) >= limit or (graph and nodes.max(initial=-1) >= len(dataset.x)):
-            last = max(rows.max(initial=-1), nodes.max(initial=-1))
-            raise BadInput(f"partition: client {i} has row {last}, which {dataset.name} does not have; {remedy}")
-        for indices in (rows, nodes):
-            if (row := find_repeated_row(indices)) is not None:
-                raise BadInput(f"partition: client {i} holds row {row} twice; {remedy}")
-
-
-def _check_windows(dataset: Dataset, partition: Partition, remedy: str) -> None:
-    layout, steps = partition.layout, dataset.x.shape[1]
-    is_valid = {*layout} == {"window", "horizon", "stride"} and all(type(v) is int and v > 0 for v in layout.values())
-    if not is_valid or layout["window"] + layout["horizon"] > steps:
-        raise BadInput(f"partition: layout {layout} does not fit the {steps} steps of {dataset.name}; {remedy}")
-    last = max(int((rows % steps).max(initial=0)) for part in PARTS for rows in getattr(partition, part))
-    if last + layout["window"] + layout["horizon"] > steps:
-        raise BadInput(
-            f"partition: a window starts at step {last} of {steps} and is longer than what is left; {remedy}"
-        )

@@ -18,60 +18,7 @@ from .columns import (
 )
 from .errors import InputError
 from .inputs import describe_inputs, has_inputs, join_inputs
-from .model import ABOUT, LOADER, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities
+from .model import ABOUT, LOADER, MAX_ROWS, PROGRAM, WEIGHTS, Model, load, probabilities, read_rows
 from .pixels import WHITE, divide_bytes, scale_pixels
 from .serving import PyfuncModel, _load_pyfunc
-from .values import (
-    EXACT,
-    KINDS,
-    as_labels,
-    as_numbers,
-    as_plain,
-    as_text,
-    as_times,
-    check_zones,
-    find_no_code,
-    name_of,
-    type_names,
-)
-
-__all__ = [
-    "ABOUT",
-    "EXACT",
-    "KINDS",
-    "LOADER",
-    "MAX_ROWS",
-    "PROGRAM",
-    "WEIGHTS",
-    "WHITE",
-    "InputError",
-    "Model",
-    "PyfuncModel",
-    "_load_pyfunc",
-    "as_images",
-    "as_labels",
-    "as_numbers",
-    "as_plain",
-    "as_table",
-    "as_text",
-    "as_times",
-    "check_client",
-    "check_columns",
-    "check_zones",
-    "describe_inputs",
-    "divide_bytes",
-    "encode_column",
-    "find_no_code",
-    "has_inputs",
-    "is_encoded",
-    "join_inputs",
-    "last_window",
-    "level_codes",
-    "load",
-    "name_of",
-    "other_clients",
-    "probabilities",
-    "scale_pixels",
-    "type_names",
-    "unique_texts",
-]
+from .values import EXACT, KINDS, as_labels, as_numbers, as_plain, as_text, as_times, find_no_code, name_of, type_names

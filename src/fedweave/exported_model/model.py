@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import as_images, as_table, check_client, check_columns, encode_column, last_window
+from .columns import as_images, as_table, check_client, check_columns, encode_column, is_encoded, last_window
 from .errors import InputError
 from .inputs import has_inputs, join_inputs
 from .pixels import divide_bytes, refuse_files, scale_pixels
@@ -64,7 +64,7 @@ class Model:
         Raises:
             InputError: rows of another shape, a missing column, or a value that is not a number.
         """
-        x = self.inputs(rows)
+        x = read_rows(rows, self.about)
         parts = [x] if self.about["kind"] == "graph" else np.split(x, range(MAX_ROWS, len(x), MAX_ROWS))
         outputs = np.concatenate([self._run(np.ascontiguousarray(part)) for part in parts])
         offset, unit = (np.asarray(self.about[name], dtype=np.float64) for name in ("offset", "unit"))
@@ -89,62 +89,75 @@ class Model:
             raise InputError("predict_proba: this model predicts numbers, not classes; use predict")
         return pd.DataFrame(probabilities(self.outputs(rows)), columns=self.classes)
 
-    def inputs(self, rows: Any) -> np.ndarray:
-        """Rows as the network takes them, float32 [M, ...]; they are centred in the precision of training."""
-        columns, kind, nodes = self.about["columns"], self.about["kind"], self.about["nodes"]
-        check_client(rows, self.about.get("client_column", ""), self.about["client"])
-        if has_inputs(columns):
-            x = join_inputs(rows, columns)
-        else:
-            x = self._encode_table(as_table(rows, columns), columns) if columns else self._as_array(rows)
-        if kind == "graph" and len(x) != nodes:
-            raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
-        inputs = self._scale_series(x) if kind == "series" else self._scale(as_images(x) if kind == "images" else x)
-        if not np.isfinite(inputs).all():
-            raise InputError("x: a value is missing or infinite; drop its row, or fill it in")
-        if (codes := self.about.get("codes")) and (problem := find_no_code(inputs, codes)):
-            raise InputError(f"x: the model {problem}")
-        return inputs
 
-    def _as_array(self, rows: Any) -> np.ndarray:
-        """An array of rows, of the shape and the scale of the training's."""
-        shape = self.about["shape"]
-        try:
-            x = as_plain(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
-            refuse_files(x, shape)
-            pixels = self.about.get("pixels")  # folders of earlier versions do not state the scale
-            is_image = x.dtype.kind in "biuf" and (x.ndim == 4 or pixels)
-            x = x if is_image else x.astype(np.float64)
-        except InputError:
-            raise
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise InputError(f"x: cannot be read as rows of numbers ({error})") from error
-        if [*x.shape[1:]] != shape:
-            raise InputError(f"x: shape {[*x.shape]}, but the model reads [M, {str(shape)[1:]}")
-        return scale_pixels(x, pixels) if is_image else x
+def read_rows(rows: Any, about: Mapping[str, Any]) -> np.ndarray:
+    """Rows as the network takes them, float32 [M, ...]; they are centred in the precision of training.
 
-    def _encode_table(self, table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]]) -> np.ndarray:
-        """The rows of a table as vectors [M, F], or its last rows as a window [1, T, C]."""
-        if "role" in columns[0]:
-            return last_window(table, columns, self.about["shape"][0])
-        check_columns(table, [column["name"] for column in columns])
-        parts = [encode_column(table[c["name"]], c, [c[n] for n in ("median", "mean", "std")]) for c in columns]
-        return np.concatenate(parts, axis=1)
+    Args:
+        rows: as of `Model.outputs`.
+        about: the content of export.json.
 
-    def _scale_series(self, x: np.ndarray) -> np.ndarray:
-        window = self.about["window"]
-        x[:, window:, 0] = 0
-        x[:, :window, 0] = self._scale(x[:, :window, 0])
-        return x
+    Raises:
+        InputError: as `Model.outputs`.
+    """
+    columns, kind, nodes = about["columns"], about["kind"], about["nodes"]
+    check_client(rows, about.get("client_column", ""), about["client"])
+    if has_inputs(columns):
+        x = join_inputs(rows, columns)
+    elif columns and (hasattr(rows, "columns") or is_encoded(columns)):
+        x = _encode_table(as_table(rows, columns), columns, about["shape"][0])
+    else:
+        x = _as_array(rows, about)
+    if kind == "graph" and len(x) != nodes:
+        raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
+    if kind == "series":
+        x[:, about["window"] :, 0] = 0
+        x[:, : about["window"], 0] = _scale(x[:, : about["window"], 0], about["scaling"])
+        inputs = x.astype(np.float32)
+    else:
+        inputs = _scale(as_images(x) if kind == "images" else x, about["scaling"])
+    if not np.isfinite(inputs).all():
+        raise InputError("x: a value is missing or infinite; drop its row, or fill it in")
+    if (codes := about.get("codes")) and (problem := find_no_code(inputs, codes)):
+        raise InputError(f"x: the model {problem}")
+    return inputs
 
-    def _scale(self, x: np.ndarray) -> np.ndarray:
-        scaling = self.about["scaling"]
-        dtype = scaling.get("precision", "float32")
-        x = divide_bytes(x) if x.dtype == np.uint8 else np.array(x, dtype=dtype)
-        subtracted, divisor = (np.asarray(scaling[name], dtype=dtype) for name in ("subtracted", "divisor"))
-        x -= subtracted
-        x /= np.maximum(x.sum(1, keepdims=True), 1.0) if scaling["rows"] else divisor
-        return x.astype(np.float32, copy=False)
+
+def _as_array(rows: Any, about: Mapping[str, Any]) -> np.ndarray:
+    """An array of rows, of the shape and the scale of the training's."""
+    shape = about["shape"]
+    try:
+        x = as_plain(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
+        refuse_files(x, shape)
+        pixels = about.get("pixels")  # folders of earlier versions do not state the scale
+        is_image = x.dtype.kind in "biuf" and (x.ndim == 4 or pixels)
+        x = x if is_image else x.astype(np.float64)
+    except InputError:
+        raise
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(f"x: cannot be read as rows of numbers ({error})") from error
+    if [*x.shape[1:]] != shape:
+        single = "; one row is x[None]" if [*x.shape] == shape else ""
+        raise InputError(f"x: shape {[*x.shape]}, but the model reads [M, {str(shape)[1:]}{single}")
+    return scale_pixels(x, pixels) if is_image else x
+
+
+def _encode_table(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], length: int) -> np.ndarray:
+    """The rows of a table as vectors [M, F], or its last `length` rows as a window [1, T, C]."""
+    if not is_encoded(columns):
+        return last_window(table, columns, length)
+    check_columns(table, [column["name"] for column in columns])
+    parts = [encode_column(table[c["name"]], c, [c[n] for n in ("median", "mean", "std")]) for c in columns]
+    return np.concatenate(parts, axis=1)
+
+
+def _scale(x: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
+    dtype = scaling.get("precision", "float32")
+    x = divide_bytes(x) if x.dtype == np.uint8 else np.array(x, dtype=dtype)
+    subtracted, divisor = (np.asarray(scaling[name], dtype=dtype) for name in ("subtracted", "divisor"))
+    x -= subtracted
+    x /= np.maximum(x.sum(1, keepdims=True), 1.0) if scaling["rows"] else divisor
+    return x.astype(np.float32, copy=False)
 
 
 def probabilities(outputs: np.ndarray) -> np.ndarray:

@@ -156,7 +156,7 @@ def as_times(column: np.ndarray, where: str = "time") -> np.ndarray:
             return column
         return dates.astype("datetime64[us]").astype(np.int64)
     values = series.tolist()
-    check_zones(values, where)
+    _check_zones(values, where)
     day_first = _has_day_first(values, where)
     texts = [value for value in values if isinstance(value, str)]
     _refuse_unclear(texts, where)
@@ -221,7 +221,7 @@ def _number_dates(column: np.ndarray, where: str) -> Any:
     return None
 
 
-def check_zones(values: Iterable[Any], where: str = "time") -> None:
+def _check_zones(values: Iterable[Any], where: str) -> None:
     """Refuse times of which only some have a time zone: which moment the others are would be a guess.
 
     Raises:

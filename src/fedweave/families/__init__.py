@@ -10,16 +10,3 @@ from fedweave.families.base import ClientModels, GlobalModel, SplitClient
 from fedweave.families.generated_models import GeneratedModels
 from fedweave.families.networks.architecture import architecture
 from fedweave.families.weaving import Weaving
-
-__all__ = [
-    "SGD",
-    "Adam",
-    "ClientModels",
-    "GeneratedModels",
-    "GlobalModel",
-    "SplitClient",
-    "Update",
-    "Weaving",
-    "architecture",
-    "init_parameters",
-]

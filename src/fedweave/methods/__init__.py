@@ -9,8 +9,6 @@ from fedweave.engine.registry import METHODS, find_name
 for file in iter_modules(__path__):
     import_module(f"{__name__}.{file.name}")
 
-__all__ = ["METHODS"]
-
 
 def __getattr__(name: str) -> Any:
     """A method's class by its own name, such as `Ditto`, or by that of its paper, such as `SCAFFOLD`."""

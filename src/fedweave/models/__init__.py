@@ -11,19 +11,3 @@ from fedweave.models.word_vectors import encode_texts
 
 for file in iter_modules(__path__):
     import_module(f"{__name__}.{file.name}")
-
-__all__ = [
-    "MODELS",
-    "ClientModel",
-    "Inputs",
-    "SparseMatrix",
-    "build",
-    "encode_texts",
-    "gcn_norm",
-    "layers",
-    "load_weights",
-    "model",
-    "options",
-    "parameter_count",
-    "settings",
-]

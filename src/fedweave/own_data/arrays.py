@@ -78,12 +78,6 @@ def as_times(values: Any, count: int) -> np.ndarray:
         return exported_model.as_times(column)
 
 
-def check_zones(values: Iterable[Any], where: str = "time") -> None:
-    """Refuse times of which only some have a time zone, see `exported_model.check_zones`."""
-    with convert_input_errors():
-        exported_model.check_zones(values, where)
-
-
 def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[str, ...], str]:
     """Class numbers [M], the sorted names of the classes, and the type of the labels, see `exported_model.as_labels`.
 

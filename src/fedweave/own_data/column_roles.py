@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import MAX_VALUE_LENGTH, BadInput, format_count, format_value
 from fedweave.own_data.argument_checks import as_names
-from fedweave.own_data.arrays import check_zones
 from fedweave.own_data.splits import RULES
 from fedweave.own_data.user_files import read_folder, read_table
 
@@ -34,8 +33,6 @@ def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
     option_columns = {key: name for key, name in names.items() if key != "split" or name in table}
     for key, name in option_columns.items():
         check_column(table, name, key)
-    if "time" in option_columns:
-        check_zones(table[option_columns["time"]], f"time: column {option_columns['time']!r}")
     return option_columns
 
 

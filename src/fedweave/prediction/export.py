@@ -20,8 +20,7 @@ from torch.utils import _pytree as pytree
 from fedweave import exported_model
 from fedweave.errors import BadInput
 from fedweave.files.atomic import check_writable, read, user_errors, write_atomic
-from fedweave.own_data import image_files
-from fedweave.prediction import input_description, merging, packing
+from fedweave.prediction import merging, packing
 from fedweave.prediction.predictor import Predictor
 from fedweave.results import Run
 from fedweave.runs.serving import DeployedModels
@@ -99,7 +98,7 @@ def _export(
     identity = {"method": run.label, "data": run.info["dataset"], "client": name}
     _check_target(target, identity)
     model = predictor.models.select_model(seed, position)
-    about = {**_describe_inputs(predictor, position), "client": name, "position": position, "seed": seed}
+    about = {**predictor.describe(position), "client": name, "position": position, "seed": seed}
     program, weights = None, dict[str, Tensor]()
     block = run.info["spec"]["task"]["model"]
     has_adapter = predictor.models.method.has_models and block.get("adapter") is not None
@@ -162,50 +161,6 @@ def flatten(model: Tree) -> tuple[dict[str, Tensor], Any]:
         for path, value in pairs
     }
     return named, spec
-
-
-def _describe_inputs(predictor: Predictor, client: int) -> dict[str, Any]:
-    """How raw rows of one client become inputs, and what outputs are."""
-    about = predictor.about
-    scaling = input_description.scaling(about)
-    subtracted, divisor = scaling.numbers(client)
-    units: dict[str, Any] = {"offset": [], "unit": []}
-    if about.get("offset"):
-        units = {key: about[key][client] for key in units}
-    elif about["kind"] == "series":
-        units = {"offset": subtracted.ravel().tolist(), "unit": divisor.ravel().tolist()}
-    layout = about["layout"]
-    series = [sum(layout[key] for key in ("window", "horizon")), 2] if about["kind"] == "series" else None
-    nodes = int(predictor.models.graphs[client][0][0].max()) + 1 if about["kind"] == "graph" else 0
-    return {
-        "kind": about["kind"],
-        "shape": series or [*about["shape"]],
-        "window": layout.get("window", 0),
-        "nodes": nodes,
-        "classes": [*about["classes"]],
-        "class_type": about.get("class_type", ""),
-        "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
-        "pixels": about.get("pixels"),
-        "codes": predictor.models.method.task.template.codes,
-        "columns": _describe_columns(predictor, client),
-        "client_column": about.get("client_column", ""),
-        "scaling": {
-            "subtracted": subtracted.tolist(),
-            "divisor": divisor.tolist(),
-            "rows": scaling.rows,
-            "precision": str(subtracted.dtype),
-        },
-        **units,
-    }
-
-
-def _describe_columns(predictor: Predictor, client: int) -> Any:
-    """How a table becomes inputs; None for arrays, and for files of images, of which a folder reads arrays."""
-    columns = input_description.columns(predictor.about)
-    if columns is not None:
-        return columns.of_client(client).as_data()
-    stored = predictor.about["columns"]
-    return None if image_files.are_images(stored) else stored
 
 
 def _export_program(

@@ -14,8 +14,8 @@ from fedweave.errors import BadInput, choose, format_count
 from fedweave.models import MODELS
 from fedweave.models.inputs import layout_of
 from fedweave.models.own_module import OwnModule, wrap
-from fedweave.own_data import features, image_files
-from fedweave.own_data.argument_checks import as_array, convert_input_errors
+from fedweave.own_data import image_files
+from fedweave.own_data.argument_checks import convert_input_errors
 from fedweave.prediction import input_description
 from fedweave.results import Run
 from fedweave.runs import serving
@@ -49,14 +49,18 @@ class Predictor:
         Raises:
             BadInput: an unknown client or seed, rows of another shape, or a table with rows of other clients.
         """
-        i = self.position(client)
+        i, stored = self.position(client), self.about["columns"]
+        about = {**self.describe(i), "client": self.names[i]}
+        if about["kind"] == "graph" and not hasattr(x, "columns"):
+            about["columns"] = None
         with convert_input_errors():
-            exported_model.check_client(x, _client_column(self.about), self.names[i])
-        scaling = input_description.scaling(self.about)
-        if self.about["kind"] == "series":
-            return scaling.undo(self.models.answer(self._encode_windows(x, scaling, i), i, seed), i)
-        values = self._encode_nodes(x, i) if self.about["kind"] == "graph" else self._encode_rows(x, i)
-        answer = self.models.answer(scaling.apply_to_client(values, i), i, seed)
+            exported_model.check_client(x, about["client_column"], about["client"])
+            if image_files.are_images(stored) or (not stored and len(self.about["shape"]) == 3):
+                x = image_files.load_like(x, stored, self.about["shape"])
+            inputs = exported_model.read_rows(x, about)
+        answer = self.models.answer(inputs, i, seed)
+        if about["kind"] == "series":
+            return input_description.scaling(self.about).undo(answer, i)
         if not self.about.get("offset"):
             return answer
         offset, unit = (np.asarray(self.about[name][i]) for name in ("offset", "unit"))
@@ -93,57 +97,47 @@ class Predictor:
             raise BadInput("predict_proba", "these models predict numbers, not classes; use predict")
         return exported_model.as_labels(self.about["classes"], self.about.get("class_type", ""))
 
-    def _encode_rows(self, x: Any, client: int) -> np.ndarray:
-        """Rows as they were given, or a table with the columns of the training's, as images [M, C, H, W]."""
-        table, stored = input_description.columns(self.about), self.about["columns"]
-        if image_files.are_images(stored) or (not stored and len(self.about["shape"]) == 3):
-            x, stored = image_files.load_like(x, stored, self.about["shape"]), None
-        with convert_input_errors():
-            if exported_model.has_inputs(stored):
-                return exported_model.as_images(exported_model.join_inputs(x, stored))
-            if table is not None:
-                return exported_model.as_images(table.encode(exported_model.as_table(x, stored), client))
-            if stored and hasattr(x, "columns"):
-                return exported_model.as_images(exported_model.last_window(x, stored, self.about["shape"][0]))
-        values = _as_array(x)
-        shape = tuple(self.about["shape"])
-        _check_shape(values, shape, self.about["name"])
-        scaled = features.as_training(values, self.about)
-        return exported_model.as_images(
-            scaled
-            if scaled.dtype == np.uint8 and self.about.get("pixels")
-            else features.check_features(scaled, "predict")
-        )
+    def describe(self, client: int) -> dict[str, Any]:
+        """How raw rows of one client become inputs, and what outputs are: most of export.json."""
+        about = self.about
+        scaling = input_description.scaling(about)
+        subtracted, divisor = scaling.numbers(client)
+        units: dict[str, Any] = {"offset": [], "unit": []}
+        if about.get("offset"):
+            units = {key: about[key][client] for key in units}
+        elif about["kind"] == "series":
+            units = {"offset": subtracted.ravel().tolist(), "unit": divisor.ravel().tolist()}
+        layout = about["layout"]
+        series = [sum(layout[key] for key in ("window", "horizon")), 2] if about["kind"] == "series" else None
+        nodes = int(self.models.graphs[client][0][0].max()) + 1 if about["kind"] == "graph" else 0  # each has a loop
+        return {
+            "kind": about["kind"],
+            "shape": series or [*about["shape"]],
+            "window": layout.get("window", 0),
+            "nodes": nodes,
+            "classes": [*about["classes"]],
+            "class_type": about.get("class_type", ""),
+            "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
+            "pixels": about.get("pixels"),
+            "codes": self.models.method.task.template.codes,
+            "columns": self._columns(client),
+            "client_column": _client_column(about),
+            "scaling": {
+                "subtracted": subtracted.tolist(),
+                "divisor": divisor.tolist(),
+                "rows": scaling.rows,
+                "precision": str(subtracted.dtype),
+            },
+            **units,
+        }
 
-    def _encode_nodes(self, x: Any, client: int) -> np.ndarray:
-        """Features of all nodes of the client's subgraph [V, F]."""
-        table = input_description.columns(self.about)
-        values = table.encode(x, client) if table is not None and hasattr(x, "columns") else _as_floats(x)
-        nodes = int(self.models.graphs[client][0][0].max()) + 1  # each has a loop
-        if values.shape != (nodes, *self.about["stored"]):
-            raise BadInput(
-                "x",
-                f"shape {[*values.shape]}, but the graph of {self.names[client]!r} has "
-                f"{format_count(nodes, 'node')} of "
-                f"{self.about['stored'][0]} values; give one row for each of its nodes",
-            )
-        data.check_finite(values, "x", "drop these rows, or fill them in")
-        return values
-
-    def _encode_windows(self, x: Any, scaling: data.Scaling, client: int) -> np.ndarray:
-        """Windows of values and hours [M, window + horizon, 2]; what is to be forecast is left out."""
-        windows, layout = _as_floats(x), self.about["layout"]
-        window, span = layout["window"], layout["window"] + layout["horizon"]
-        if windows.ndim != 3 or windows.shape[1:] != (span, 2):
-            raise BadInput(
-                "x",
-                f"shape {[*windows.shape]}; give [M, {span}, 2], values and hours of {window} known steps and of "
-                f"{layout['horizon']} to be forecast, whose values are ignored",
-            )
-        windows[:, window:, 0] = 0
-        data.check_finite(windows, "x", "drop these windows, or fill them in")
-        windows[:, :window, 0] = scaling.apply_to_client(windows[:, :window, 0], client)
-        return windows
+    def _columns(self, client: int) -> Any:
+        """How a table becomes inputs; None for arrays, and for files of images, of which a folder reads arrays."""
+        columns = input_description.columns(self.about)
+        if columns is not None:
+            return columns.of_client(client).as_data()
+        stored = self.about["columns"]
+        return None if image_files.are_images(stored) else stored
 
 
 def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
@@ -254,10 +248,6 @@ def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, T
     )
 
 
-def _as_array(x: Any) -> np.ndarray:
-    return as_array(x.to_numpy() if hasattr(x, "to_numpy") else x, "x", "give each row the same number of values")
-
-
 def _client_column(about: Mapping[str, Any]) -> Any:
     """The column of the client's names in the table of the training, or ""; earlier versions named it as a role."""
     roles = (column["name"] for column in about["columns"] or () if column.get("role") == "client")
@@ -284,22 +274,6 @@ def select_own_rows(run: Run, rows: Any, client: str) -> Any:
             "leave the column out, and the model predicts all rows",
         )
     return own
-
-
-def _as_floats(x: Any) -> np.ndarray:
-    """A float32 copy of rows of numbers [M, ...]."""
-    try:
-        return _as_array(x).astype(np.float32)
-    except (ValueError, TypeError) as error:
-        raise BadInput("x", f"holds values that are not numbers ({error}); give rows of numbers") from error
-
-
-def _check_shape(values: np.ndarray, shape: tuple[int, ...], name: str) -> None:
-    if values.ndim != len(shape) + 1 or values.shape[1:] != shape:
-        axes = ", ".join(map(str, shape))
-        single = values.shape == shape
-        way = f"one row is x[None], of shape [1, {axes}]" if single else f"give rows [M, {axes}]"
-        raise BadInput("x", f"shape {[*values.shape]}, but {name} has rows of shape [{axes}]; {way}")
 
 
 def client_names(info: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,37 +17,6 @@ T = TypeVar("T")
 # Bytes of one client's tensor from which on a second copy of all clients' tensors costs more than one call each
 LARGE = 2**20
 
-__all__ = [
-    "Params",
-    "Tree",
-    "at",
-    "broadcast",
-    "build_table",
-    "choose",
-    "collect_for_stack",
-    "column",
-    "concat",
-    "equal",
-    "flatten_paths",
-    "grow",
-    "is_mapped",
-    "mix_rows",
-    "nbytes",
-    "norms",
-    "omit",
-    "put",
-    "select",
-    "stack",
-    "sub",
-    "take",
-    "to_matrix",
-    "tree_leaves",
-    "tree_map",
-    "unflatten_paths",
-    "view_at",
-    "weighted_mean",
-]
-
 
 def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     """`function` of every leaf of dictionaries, tuples and lists, and of its counterparts in `others`.

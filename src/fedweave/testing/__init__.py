@@ -13,5 +13,3 @@ def test_each_promise(check):
 
 from fedweave.testing.checks import check_dataset, check_model
 from fedweave.testing.methods import check_method, method_checks
-
-__all__ = ["check_dataset", "check_method", "check_model", "method_checks"]

@@ -33,12 +33,54 @@ def check_partition(partition: Any, dataset: Dataset, clients: int | None, rule:
         )
     if clients is not None and partition.clients != clients:
         raise BadInput(f"{rule}: returned {partition.clients} clients, but {clients} are requested; return that number")
-    _check_form(partition, dataset, rule)
+    duplicate = next((name for name, count in Counter(partition.names).items() if count > 1), None)
+    if duplicate is not None:
+        raise BadInput(
+            f"{rule}: client {partition.names.index(duplicate)} and another one have the name {duplicate!r}; rename one"
+        )
     for i in range(partition.clients):
-        _check_client(partition, dataset, i, rule)
+        if empty := next((part for part in ("train", "test") if not len(getattr(partition, part)[i])), None):
+            raise BadInput(f"{rule}: client {i} has no row in {empty}; give it some, or use fewer clients")
+    check_fits(dataset, partition, rule, "correct the rule")
     if dataset.kind != "graph":  # subgraphs may share nodes, and each client numbers its own
         _check_parts(partition, _row_count(dataset), rule)
     return partition
+
+
+def check_fits(
+    dataset: Dataset, partition: Partition, where: str = "partition", way: str = "run the partition stage again"
+) -> None:
+    """Refuse a partition that does not fit `dataset`, or that gives a client a row twice.
+
+    Args:
+        where: beginning of messages.
+        way: end of messages.
+
+    Raises:
+        BadInput: naming the client and the row.
+    """
+    graph, series = dataset.kind == "graph", dataset.kind == "series"
+    if (partition.nodes is not None, partition.edges is not None, bool(partition.layout)) != (graph, graph, series):
+        raise BadInput(f"{where}: its clients must hold {CONTENTS[dataset.kind]}; {way}")
+    if series:
+        _check_windows(dataset, partition, where, way)
+    for i in range(partition.clients):
+        rows = np.concatenate([getattr(partition, part)[i] for part in PARTS])
+        if partition.nodes is None:
+            _check_rows(rows, _row_count(dataset), f"{where}: client {i}", way)
+        else:
+            _check_rows(rows, len(partition.nodes[i]), f"{where}: client {i}", way)
+            _check_rows(partition.nodes[i], len(dataset.x), f"{where}: client {i}", way)
+
+
+def _check_windows(dataset: Dataset, partition: Partition, where: str, way: str) -> None:
+    layout, steps = partition.layout, dataset.x.shape[1]
+    is_valid = {*layout} == {"window", "horizon", "stride"} and all(type(v) is int and v > 0 for v in layout.values())
+    if not is_valid or layout["window"] + layout["horizon"] > steps:
+        raise BadInput(f"{where}: layout {layout} does not fit the {steps} steps of {dataset.name}; {way}")
+    last = max(int((rows % steps).max(initial=0)) for part in PARTS for rows in getattr(partition, part))
+    if last + layout["window"] + layout["horizon"] > steps:
+        raise BadInput(f"{where}: a window starts at step {last} of {steps} and is longer than what is left; {way}")
 
 
 def check_determinism(partition: Any, repeat: Any, rule: str) -> None:
@@ -58,40 +100,16 @@ def check_determinism(partition: Any, repeat: Any, rule: str) -> None:
             )
 
 
-def _check_form(partition: Partition, dataset: Dataset, rule: str) -> None:
-    """Refuse two clients of one name, and clients that hold what the data set is not made of."""
-    duplicate = next((name for name, count in Counter(partition.names).items() if count > 1), None)
-    if duplicate is not None:
-        raise BadInput(
-            f"{rule}: client {partition.names.index(duplicate)} and another one have the name {duplicate!r}; rename one"
-        )
-    graph, series = dataset.kind == "graph", dataset.kind == "series"
-    if (partition.nodes is not None, partition.edges is not None, bool(partition.layout)) != (graph, graph, series):
-        raise BadInput(f"{rule}: its clients must hold {CONTENTS[dataset.kind]}")
-
-
 def _row_count(dataset: Dataset) -> int:
     """Number of rows that clients can have; of a series, each value of x can be the start of a window."""
     return dataset.x.size if dataset.kind == "series" else len(dataset.x)
 
 
-def _check_client(partition: Partition, dataset: Dataset, i: int, rule: str) -> None:
-    """Refuse a client without rows to train or to test, and one with a row twice or a row that is not there."""
-    rows = {part: getattr(partition, part)[i] for part in PARTS}
-    empty = next((part for part in ("train", "test") if not rows[part].size), None)
-    if empty:
-        raise BadInput(f"{rule}: client {i} has no row in {empty}; give it some, or use fewer clients")
-    limit = _row_count(dataset) if partition.nodes is None else len(partition.nodes[i])
-    _check_rows(np.concatenate([*rows.values()]), limit, i, rule)
-    if partition.nodes is not None:
-        _check_rows(partition.nodes[i], len(dataset.x), i, rule)
-
-
-def _check_rows(rows: np.ndarray, limit: int, i: int, rule: str) -> None:
-    if rows.max() >= limit:  # a partition refuses negative rows itself
-        raise BadInput(f"{rule}: client {i} has row {rows.max()}, but rows are 0 to {limit - 1}; give rows that exist")
+def _check_rows(rows: np.ndarray, limit: int, where: str, way: str) -> None:
+    if rows.max(initial=-1) >= limit:  # a partition refuses negative rows itself
+        raise BadInput(f"{where} has row {rows.max()}, but rows are 0 to {limit - 1}; {way}")
     if (row := find_repeated_row(rows)) is not None:
-        raise BadInput(f"{rule}: client {i} has row {row} twice; give each row once, in one part")
+        raise BadInput(f"{where} has row {row} twice; {way}")
 
 
 def _check_parts(partition: Partition, count: int, rule: str) -> None:

@@ -13,7 +13,7 @@ from fedweave.deployment.node.client_data import ClientFile
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data.argument_checks import as_plain, convert_input_errors
-from fedweave.own_data.arrays import as_times, check_zones
+from fedweave.own_data.arrays import as_times
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.prediction import input_description
 from fedweave.runs.federations import centre_targets
@@ -55,8 +55,6 @@ def of_table(
     for name in (label, *([time] if time else [])):
         if name not in table:
             raise BadInput("table", f"no column {name!r}; it has {', '.join(map(str, table.columns))}")
-    if time:
-        check_zones(table[time], f"time: column {time!r}")
     arrays = {"x": torch.from_numpy(x), **_targets(spec, as_plain(table[label].to_numpy(), "label"), client)}
     times = as_times(table[time].to_numpy(), len(table)) if time else None
     return ClientFile(client, arrays, _split_rows(len(x), times, shares, spec.seed, client))
@@ -86,7 +84,7 @@ def features_of_table(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.n
     Raises:
         BadInput: as of `of_table`.
     """
-    columns: list[dict[str, Any]] = spec.scaling.get("columns") or []
+    columns = spec.scaling.get("columns") or ()
     if spec.data["kind"] != "images" or not exported_model.is_encoded(columns):
         raise BadInput(spec.run.key, f"was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
     preprocessing = Preprocessing.from_data(columns)

@@ -9,15 +9,3 @@ from fedweave.families.networks.attention import ModelAttention, count_sketch, l
 from fedweave.families.networks.graph import GCNEncoder
 from fedweave.families.networks.mlp import LayerWeights, TargetHypernetwork
 from fedweave.families.networks.sheaf import SheafDiffusion
-
-__all__ = [
-    "Architecture",
-    "GCNEncoder",
-    "LayerWeights",
-    "ModelAttention",
-    "SheafDiffusion",
-    "TargetHypernetwork",
-    "architecture",
-    "count_sketch",
-    "layer_norm",
-]

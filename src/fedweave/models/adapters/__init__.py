@@ -6,18 +6,3 @@ Ben Zaken et al., ACL 2022, arXiv:2106.10199), `Norm` the normalisation layers, 
 
 from fedweave.models.adapters.kinds import ADAPTERS, Bias, Block, Head, Lora, Norm, TrainedPart, insert, parse
 from fedweave.models.adapters.low_rank import LowRank, low_ranks, merge
-
-__all__ = [
-    "ADAPTERS",
-    "Bias",
-    "Block",
-    "Head",
-    "Lora",
-    "LowRank",
-    "Norm",
-    "TrainedPart",
-    "insert",
-    "low_ranks",
-    "merge",
-    "parse",
-]
