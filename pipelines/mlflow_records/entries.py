@@ -206,7 +206,7 @@ def _dataset(run: Run) -> DatasetInput:
     digest = _content_of_data(*sorted(features.glob("*")), partition)
     source = CodeDatasetSource({"stage": f"partition@{run.task}", "setting": run.info["setting"]})
     try:
-        content: Dataset = from_numpy(load_dataset(features).x, source, name=name, digest=digest)
+        content: Dataset = from_numpy(load_dataset(features, raw=False).x, source, name=name, digest=digest)
     except BadInput:
         content = MetaDataset(source, name, digest)  # type: ignore[abstract]  # MLflow makes these itself
     return DatasetInput(content._to_mlflow_entity(), [InputTag("mlflow.data.context", "training")])

@@ -29,7 +29,7 @@ def main(name: str) -> None:
     tasks = spec.load().tasks
     task = tasks[choose(name, tasks, "params.yaml: tasks")]
     features, folder = paths.FEATURES / task.dataset, paths.PARTITIONS / name
-    dataset = data.load_dataset(features)
+    dataset = data.load_dataset(features, raw=False)
     first, *other_splits = data.splits(task.partition)
     with relocate({"partition": f"params.yaml: tasks.{name}.partition"}):
         partition_ = data.partition(dataset, **first)

@@ -3,6 +3,7 @@
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,8 @@ from fedweave.contestants import exchange
 from fedweave.contestants.exchange import write_task
 from fedweave.data.raw_rows import find_raw
 from fedweave.errors import BadInput
+from fedweave.methods import METHODS
+from fedweave.runs.inputs import load_inputs
 
 pytestmark = pytest.mark.usefixtures("keep_methods_of_module")
 ROWS = 120
@@ -166,8 +169,9 @@ def test_a_list_of_texts_has_one_column():
     federation = fw.Federation.from_arrays(texts, ["yes", "no", "yes"] * 20, client=["Ulm", "Bern"] * 30)
     task = catch(federation)
     assert {*task.clients[0].train_raw["text"]} == {*texts}
-    result = compare(federation, fw.contestants.estimator(LogisticRegression(), raw="review", name="wrong"))
-    assert result.lost == ("wrong: raw: 'review' is not in these rows: their raw columns are text",)
+    message = "wrong: raw: 'review' is not in these rows: their raw columns are text"
+    with pytest.raises(BadInput, match=message):  # before any method has trained
+        fw.compare(federation, ["local", fw.contestants.estimator(LogisticRegression(), raw="review", name="wrong")])
 
 
 def test_a_missing_text_of_a_data_set_is_empty():
@@ -209,6 +213,20 @@ def test_they_are_stored_with_the_data_set_and_are_part_of_its_digest(federation
     )
     assert np.array_equal(other.dataset.x, federation.dataset.x)
     assert other.partition_block["content"] != federation.partition_block["content"]
+
+
+def test_runs_of_methods_leave_the_file_unread(federation, tmp_path: Path):
+    """It can be large, and methods have no use for it."""
+    contestant = fw.contestants.function(lambda task: [], name="reader")
+    METHODS["reader"] = contestant
+    data.save_dataset(tmp_path / "features/shops", federation.dataset)
+    data.save_partition(tmp_path / "partitions/shops/partition.npz", federation.partition)
+    task = SimpleNamespace(dataset="shops")
+    read = {
+        name: load_inputs(SimpleNamespace(task=task, name="shops", method=name), tmp_path)[0].raw is not None
+        for name in ("local", "reader")
+    }
+    assert read == {"local": False, "reader": True}
 
 
 def test_nodes_of_a_graph_have_them():

@@ -256,6 +256,15 @@ def test_bad_tables_are_refused(message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_the_summary_says_how_sentences_are_read_as_texts() -> None:
+    """Few different sentences make a category, as names do."""
+    notes = {"note": ["it came very late", "good and fast, thanks"], "shop": ["Ulm", "Bern, second floor"]}
+    table = pd.DataFrame({**{name: values * 20 for name, values in notes.items()}, "y": [0, 1] * 20, "who": ["A"] * 40})
+    columns = fw.Federation.from_pandas(table, client="who", label="y").describe().splitlines()
+    hints = {line.partition(":")[0]: "for the words in them, text=[" in line for line in columns if "category" in line}
+    assert hints == {"note": True, "shop": False}
+
+
 def test_a_prediction_refuses_texts_among_numbers() -> None:
     """The line names the column."""
     made = federation(shops(items=20))

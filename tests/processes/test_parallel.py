@@ -16,6 +16,7 @@ import pytest
 from torch import nn
 
 from fedweave import plots
+from fedweave.models.base import make_constants
 from fedweave.processes import parallel
 
 # Two forks of one process without settings of its own, so that their requests for memory are counted separately.
@@ -69,6 +70,15 @@ def test_repetitions_and_threads_fill_the_cores(
     assert threads == 1 or workers * threads <= available
     assert threads == 1 or width == 1000
     assert parallel.allocate_workers(template, repetitions, "cuda") == (1, available)
+
+
+def test_a_frozen_table_of_vectors_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rows are looked up. A frozen layer multiplies."""
+    monkeypatch.setattr(parallel, "cores", lambda: 8)
+    for body, threads in ((nn.Embedding(1000, 1000), 1), (nn.Linear(1000, 1000), 8)):
+        network = nn.Sequential(body.requires_grad_(False), nn.Linear(1000, 2))
+        make_constants(network)
+        assert parallel.allocate_workers(network, 1, "cpu") == (1, threads)
 
 
 def test_parallel_repetitions_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,8 +137,10 @@ def plan(
             _check_model(study, inputs, module)
         validate.check(study, title, partial(check_on_data, inputs=inputs))
         for key in study.runs:
-            if find_entry((run := study.run(key)).method):
+            if entry := find_entry((run := study.run(key)).method):
                 check_terms(run, title)
+                with relocate({"raw": f"{title}: {run.method}: raw"}):
+                    entry.runner.check_columns([*map(str, () if inputs.dataset.raw is None else inputs.dataset.raw)])
     return Plan(federation, study, inputs, title)
 
 

@@ -1,7 +1,7 @@
 """A contestant among the methods: it brings predictions, and everything behind them works as for any method."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -48,6 +48,17 @@ class Runner(ABC):
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """What the record of a run says about it, as plain data."""
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Refuse rows that the code cannot read, before any work.
+
+        Args:
+            names: of the raw columns; empty if the rows have none.
+
+        Raises:
+            BadInput: naming what is missing.
+        """
+        del names
 
     @abstractmethod
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:

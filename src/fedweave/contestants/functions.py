@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from fedweave.contestants import origins
 from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask, Pair
-from fedweave.errors import ContestantFailed
+from fedweave.errors import BadInput, ContestantFailed
 from fedweave.models.source import source_of
 from fedweave.processes.forks import one_thread
 
@@ -78,9 +78,15 @@ class EstimatorRunner(Runner):
     def describe(self) -> dict[str, Any]:
         return {"code": " ".join(repr(self.estimator).split()), "scope": self.scope, "raw": self.raw}
 
+    def check_columns(self, names: Sequence[str]) -> None:
+        if self.raw and (not names or not (self.raw is True or self.raw in names)):
+            known = f"their raw columns are {', '.join(names)}" if names else "they came neither from a table nor texts"
+            raise BadInput("raw", f"{self.raw!r} is not in these rows: {known}")
+
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         groups = [[client] for client in task.clients] if self.scope == "client" else [[*task.clients]]
         with _run_here(f"{type(self.estimator).__name__} ended with"):
+            self.check_columns([column["name"] for column in task.columns])
             return ContestAnswers([pair for group in groups for pair in self._fit(task, group)])
 
     def _fit(self, task: ContestTask, clients: Sequence[ContestClient]) -> list[Pair]:
@@ -103,10 +109,6 @@ class EstimatorRunner(Runner):
         if not self.raw:
             x = getattr(client, f"{part}_x")
             return x.reshape(len(x), -1)
-        names = [column["name"] for column in task.columns]
-        if not names or not (self.raw is True or self.raw in names):
-            known = f"their raw columns are {', '.join(names)}" if names else "they came neither from a table nor texts"
-            raise ContestantFailed(f"raw: {self.raw!r} is not in these rows", known)
         table = getattr(client, f"{part}_raw")
         return table if self.raw is True else table[self.raw]
 

@@ -42,8 +42,11 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
     write_atomic(folder / "meta.json", json.dumps(metadata | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
 
 
-def load_dataset(folder: Path | str) -> Dataset:
+def load_dataset(folder: Path | str, raw: bool = True) -> Dataset:
     """Read a folder of `save_dataset`; arrays are memory-mapped, read-only.
+
+    Args:
+        raw: whether to read the raw rows, too, which code from elsewhere alone needs.
 
     Raises:
         BadInput: a file is missing, damaged, or not what meta.json says.
@@ -56,8 +59,8 @@ def load_dataset(folder: Path | str) -> Dataset:
         raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
     try:
         arrays = {key: _map_array(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
-        raw = load_raw(folder) if (folder / RAW).is_file() else None
-        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays, raw=raw)
+        rows = load_raw(folder) if raw and (folder / RAW).is_file() else None
+        return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays, raw=rows)
     except BadInput:
         raise
     except Exception as error:  # values of a wrong type raise various exceptions

@@ -26,10 +26,13 @@ from fedweave.engine.records import DownloadCache, Report, Settings, State
 from fedweave.engine.start import add_newcomers, begin, hand_over, initial_model
 from fedweave.engine.timeline import Timeline
 from fedweave.engine.uploads import deliver, protect_uploads, reference
+from fedweave.processes.parallel import release_memory
 from fedweave.tensors import recordings, trees
 from fedweave.tensors.products import use_fast_products
 from fedweave.tensors.storage import store_rows, use_storage
 from fedweave.tensors.trees import Tree
+
+GAP = 2**25  # bytes of a tensor that leaves a gap in memory which no smaller one fills
 
 
 class LocalRound(NamedTuple):
@@ -85,7 +88,10 @@ def train(
 def _keep_private(result: tuple[Update, Tree]) -> tuple[Update, Tree]:
     """A client's result with everything but the upload in the files of the current storage, if there is one."""
     update, states = result
-    client, model, states = store_rows((update.client, update.model, states))
+    private = (update.client, update.model, states)
+    client, model, states = kept = store_rows(private)
+    if kept is not private and any(leaf.nbytes >= GAP for leaf in trees.tree_leaves(private)):
+        release_memory()  # small tensors that stay between large ones that go would waste it
     return update._replace(client=client, model=model), states
 
 

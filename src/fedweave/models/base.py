@@ -247,6 +247,10 @@ def has_weights(layer: nn.Module) -> bool:
 
 
 def weight_count(model: nn.Module) -> int:
-    """Number of scalars that a forward pass multiplies with: trainable ones and constants."""
+    """Number of scalars that a forward pass multiplies with: trainable ones and constants.
+
+    A frozen table of vectors is none of them, as its rows are only looked up.
+    """
     tensors = dict(model.named_buffers())
-    return parameter_count(model) + sum(tensors[name].numel() for name in find_constants(model))
+    tables = {f"{name}.weight".lstrip(".") for name, layer in model.named_modules() if isinstance(layer, nn.Embedding)}
+    return parameter_count(model) + sum(tensors[name].numel() for name in {*find_constants(model)} - tables)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_ONE_HOT_LEVELS = 100  # most values of a category that has one column per value
+SENTENCE = 4  # words of a value from which on a category may be texts
 HASHED = 256  # default number of values of a text column
 WITHOUT = "leave it out of features, or name it in exclude=['{}'] (--exclude)"
 MAX_EMBEDDED_LEVELS = 100_000  # most values of a category that is embedded: each client's model has a vector for each
@@ -110,6 +111,11 @@ class Column:
         median, mean, std = self.own[client]
         return replace(self, median=median, mean=mean, std=std, own=())
 
+    @property
+    def _has_sentences(self) -> bool:
+        """Whether at least half of the values of a category have several words."""
+        return 2 * sum(len(level.split()) >= SENTENCE for level in self.levels) >= max(1, len(self.levels))
+
     def __str__(self) -> str:
         name = self.name if self.name.strip() and self.name.isprintable() else repr(self.name)
         filled = f"; {self.missing} missing in training" if self.missing else ""
@@ -117,10 +123,11 @@ class Column:
         if self.is_text:
             method = f"a vocabulary of {words}" if self.words else f"{self.buckets} hashes"
             return f"{name}: text, counts of words by {method}{filled}"
+        hint = f"; for the words in them, text=[{self.name!r}]" if self._has_sentences else ""
         if self.coded:
-            return f"{name}: category, {values}, embedded (others: one vector){filled}"
+            return f"{name}: category, {values}, embedded (others: one vector){filled}{hint}"
         if self.levels:
-            return f"{name}: category, {values}, one column each (others: zeros){filled}"
+            return f"{name}: category, {values}, one column each (others: zeros){filled}{hint}"
         if self.own:
             fill = ", missing values become the client's median" if self.missing else ""
             return f"{name}: number, by each client's own mean and standard deviation{fill}{filled}"

@@ -235,7 +235,7 @@ def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, T
         features = project / "data" / "features" / run.info["dataset"]
         file = project / "data" / "partitions" / run.task / "partition.npz"
         if features.is_dir() and file.is_file():
-            dataset, partition = data.load_dataset(features), data.load_partition(file)
+            dataset, partition = data.load_dataset(features, raw=False), data.load_partition(file)
             about = input_description.describe_inputs(
                 dataset, partition, run.info["spec"]["task"].get("normalize", "none")
             )

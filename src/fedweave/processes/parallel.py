@@ -231,6 +231,12 @@ def keep_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, -1)
 
 
+def release_memory() -> None:
+    """Give freed memory back to the kernel once, in spite of `keep_memory`."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None:
+        trim(0)
+
+
 def _run_bound_to_parent(job: Callable[[], object], parent: int) -> None:
     """Run `job` in a process that ends with its parent."""
     die_with_parent(signal.SIGKILL)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from fedweave import data
 from fedweave.data import Dataset, Partition
+from fedweave.methods import METHODS
 from fedweave.models import ClientModel
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import RunSpec
@@ -35,8 +36,8 @@ def load_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Parti
     Raises:
         BadInput: when they are not there or damaged.
     """
-    features, folder = data_folders(run.task, run.name, root)
-    return data.load_dataset(features), data.load_partition(folder / "partition.npz")
+    folder = data_folders(run.task, run.name, root)[1]
+    return _load_dataset(run, root), data.load_partition(folder / "partition.npz")
 
 
 def partition_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Partition]:
@@ -45,5 +46,10 @@ def partition_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, 
     Raises:
         BadInput: when it is missing or damaged, or cannot be partitioned so.
     """
-    dataset = data.load_dataset(data_folders(run.task, run.name, root)[0])
+    dataset = _load_dataset(run, root)
     return dataset, data.partition(dataset, **data.splits(run.task.partition)[0])
+
+
+def _load_dataset(run: RunSpec, root: Path) -> Dataset:
+    """The data set of a run; with its raw rows for code from elsewhere alone."""
+    return data.load_dataset(data_folders(run.task, run.name, root)[0], raw=not METHODS[run.method].has_models)
