@@ -50,10 +50,14 @@ def store_errors(uri: str, study: str) -> Iterator[None]:
     try:
         with user_errors():
             yield
-    except (CommandError, MlflowException, SQLAlchemyError) as error:  # the first one is of a newer MLflow's database
+    except CommandError as error:
+        place = addresses.file_of(uri)
+        problem = f"of a newer MLflow; update MLflow, or move it away, then: fedweave log {study}"
+        raise BadInput(place, problem) from error
+    except (MlflowException, SQLAlchemyError) as error:
         own = getattr(error, "orig", None) or getattr(error.__context__, "orig", None)  # of the database
         reason = str(own or error).partition("\n")[0]
         is_server = uri.startswith("http")
-        way = "see what the server says" if is_server else "free space, update MLflow, or move it away"
+        way = "see what the server says" if is_server else "free space, or move it away"
         place = uri if is_server else addresses.file_of(uri)
         raise BadInput(place, f"not logged ({reason}); {way}, then: fedweave log {study}") from error

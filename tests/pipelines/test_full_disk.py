@@ -89,8 +89,8 @@ def test_a_full_disk_is_one_line(
     with database_limited_to(pages):
         tracking.try_log_study(Path("results", "toy"))
     assert capfd.readouterr().err == (
-        f"not logged to MLflow: {tmp_path / 'one.db'}: not logged (database or disk is full); free space, update "
-        "MLflow, or move it away, then: fedweave log toy\n"
+        f"not logged to MLflow: {tmp_path / 'one.db'}: not logged (database or disk is full); free space, or move "
+        "it away, then: fedweave log toy\n"
     )
     tracking.log_study(folder, store)
     assert current(store, folder)

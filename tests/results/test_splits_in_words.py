@@ -80,7 +80,8 @@ def test_the_table_of_a_flow_names_them_too(study_and_tables: tuple[results.Stud
 def test_the_figure_of_a_flow_has_every_client_of_every_split(
     study_and_tables: tuple[results.Study, results.Tables], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artifacts, "_svg", lambda drawing: drawing)
+    monkeypatch.setattr(artifacts, "_data_url", lambda _, content: content.decode())
+    monkeypatch.setattr("fedweave.plots.style.standalone", str)
     monkeypatch.setattr(plots, "client_spread", lambda ticks, *_: str({len(values) for values in ticks.values()}))
     drawn = {title: figure for figure, title in artifacts._figures(*study_and_tables)}
     assert drawn["anew: accuracy of every client"] == "{36}"
