@@ -28,7 +28,7 @@ def fresh(template: Path, name: str) -> str:
 
 def small(folder: Path, **options: Any) -> Path:
     """Generated results of two methods, two seeds and four clients."""
-    return fake_results.write_study(folder, methods=SKILL, seeds=(0, 1), clients=4, rounds=6, extras=False, **options)
+    return fake_results.write_study(folder, methods=SKILL, seeds=(0, 1), clients=4, rounds=3, extras=False, **options)
 
 
 def logged(uri: str, study: str) -> list[Run]:

@@ -49,11 +49,11 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    """Whether `condition` becomes true in time."""
+def until(condition: Callable[[], bool], seconds: float = 60.0, pause: float = 0.1) -> bool:
+    """Whether `condition` becomes true in time; it is asked every `pause` seconds."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
-        time.sleep(0.1)
+        time.sleep(pause)
     return condition()
 
 

@@ -51,9 +51,8 @@ def store_errors(uri: str, study: str) -> Iterator[None]:
         with user_errors():
             yield
     except CommandError as error:
-        place = addresses.file_of(uri)
         problem = f"of a newer MLflow; update MLflow, or move it away, then: fedweave log {study}"
-        raise BadInput(place, problem) from error
+        raise BadInput(addresses.file_of(uri), problem) from error
     except (MlflowException, SQLAlchemyError) as error:
         own = getattr(error, "orig", None) or getattr(error.__context__, "orig", None)  # of the database
         reason = str(own or error).partition("\n")[0]

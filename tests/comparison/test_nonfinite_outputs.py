@@ -46,6 +46,7 @@ def padded() -> fw.Comparison:
         return fw.compare(people(30), ["local", "fedavg"], model=MaskedMean, **QUIET, tune=0)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_clients_are_counted_and_named(padded: fw.Comparison) -> None:
     """Means are over the other clients. The report says so too."""
     assert padded["local"].scores.isna()[NAMES].tolist() == [False] * 3 + [True]

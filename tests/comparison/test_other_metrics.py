@@ -210,6 +210,7 @@ def test_the_size_of_predictions_is_bounded(
     assert (stored is None) if dtype == "none" else stored.outputs.dtype == dtype
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_most_frequent_class_is_in_every_board(plain: fw.Comparison) -> None:
     table = plain.controls()
     rules = table.set_index("control")

@@ -47,6 +47,7 @@ def test_log_is_refused_at_once(absent_server: str) -> None:
     assert time.monotonic() - start < 2 * addresses.ANSWER_TIMEOUT
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_reproduction_shows_its_leaderboard_and_no_link(
     absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -184,6 +184,7 @@ def test_a_killed_synchronisation_is_repaired_by_the_next(
     assert len(logged(store, "toy")) == 2 * (1 + 2)
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("damage", ["store", "process"])
 def test_the_page_is_written_and_one_line_reports_that_mlflow_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str

@@ -107,6 +107,7 @@ def test_a_control_that_is_as_good_is_named_first(tmp_path: Path) -> None:
     assert lines(alone)["Against Local"] == "Local was not run, so nothing shows whether collaboration helps a client."
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_seed_gives_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is said before all else, also before the control that no method is better than, and once by the board."""
     folder = write_study(tmp_path / "results" / "s", {"t": {}}, METHODS, seeds=(0,), rounds=4, extras=False)

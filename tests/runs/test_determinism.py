@@ -65,7 +65,7 @@ def prepared(key: str, model: str = "", **train: Any) -> PreparedRun:
     if model:
         content["tasks"]["digits"]["model"] = {"name": model}
     content["runs"] = {name: {"task": task, "method": name.partition("-")[2]} for name, task in RUNS.items()}
-    content["methods"] = {"pfedhn": {"server_lr": 0.01}}
+    content["methods"] = {"pfedhn": {"server_lr": 0.01}, "fedsheafhn": {"enrol_epochs": 2}}
     run = validate.check(spec.parse(content)).run(key)
     dataset = load(run.task.dataset)
     return repetition.prepare(run, dataset, data.partition(dataset, **run.task.partition))

@@ -32,9 +32,10 @@ def average_parts(frames: Mapping[str, pd.DataFrame], sharing: Sequence[int] | N
         sharing: number of each client's part.
     """
     clients = sorted(set.intersection(*(set(frame.columns) for frame in frames.values())))
-    owner = sharing or range(max(clients, default=0) + 1)
+    if not sharing:
+        return {label: np.ascontiguousarray(frame[clients].to_numpy()) for label, frame in frames.items()}
     # An array, as pandas may take a list for names of columns.
-    groups = np.array([owner[client] for client in clients], dtype=np.int64)
+    groups = np.array([sharing[client] for client in clients], dtype=np.int64)
     return {label: frame[clients].T.groupby(groups).mean(skipna=False).T.to_numpy() for label, frame in frames.items()}
 
 

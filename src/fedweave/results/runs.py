@@ -30,6 +30,13 @@ MOST_ROWS = 50_000_000
 NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
 
 
+class SplitScores(NamedTuple):
+    """The scores of one split at the reported point: values [S, R, N], and where there is a row, which may be NaN."""
+
+    values: np.ndarray
+    has_row: np.ndarray
+
+
 @dataclass(frozen=True)
 class Run:
     """One finished run: method x task, all seeds."""
@@ -129,6 +136,29 @@ class Run:
     def totals(self) -> "pd.Series[float]":
         """`bytes_up`, `bytes_down` and `seconds` of one repetition: sums over rounds, averaged over seeds."""
         return self.rounds.groupby("seed")[["bytes_up", "bytes_down", "seconds"]].sum().mean()
+
+    @property
+    def reported_point(self) -> pd.DataFrame:
+        """The rows of `evaluations` at the point that the run reports."""
+        return self.evaluations[self.evaluations["point"] == self.info["point"]]
+
+    @cached_property
+    def scores_by_split(self) -> tuple[list[np.ndarray], dict[str, SplitScores]]:
+        """The seeds [S], rounds [R] and clients [N] at the reported point, and split -> its scores, in one pass over
+        the rows: a board needs this for hundreds of runs, and a mask for each seed takes most of its time.
+        """
+        table = self.reported_point
+        labels, places = zip(
+            *(np.unique(table[key], return_inverse=True) for key in ("seed", "round", "client")), strict=True
+        )
+        splits, values = {}, table["value"].to_numpy(np.float64)
+        for name in sorted(table["split"].unique()):
+            rows = (table["split"] == name).to_numpy()
+            cells = tuple(place[rows] for place in places)
+            split = SplitScores(np.full([*map(len, labels)], np.nan), np.zeros([*map(len, labels)], bool))
+            split.values[cells], split.has_row[cells] = values[rows], True
+            splits[name] = split
+        return [*labels], splits
 
     @cached_property
     def reference(self) -> published.Reference | None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,20 +11,13 @@ from fedweave.results.runs import Run, Study
 from fedweave.runs import selection
 
 
-class _Split(NamedTuple):
-    """The scores of one split at the reported point: values [S, R, N], and where there is a row, which may be NaN."""
-
-    values: np.ndarray
-    has_row: np.ndarray
-
-
 def select_scores(run: Run, rule: str | None = None) -> pd.DataFrame:
     """Test value of each seed and client at the round that `rule` (default: the run's own) selects.
 
     Columns seed, client, round, value. A seed without a round that has a finite validation value of every client, as
     far as the client has one in any, has diverged: NaN, round -1.
     """
-    (seeds, rounds, clients), splits = _scores_by_split(run)
+    (seeds, rounds, clients), splits = run.scores_by_split
     if not len(seeds):
         points = sorted(run.evaluations["point"].unique())
         raise BadInput(
@@ -48,31 +40,9 @@ def select_scores(run: Run, rule: str | None = None) -> pd.DataFrame:
     return pd.DataFrame(dict(zip(("seed", "client", "round", "value"), columns, strict=True)))
 
 
-def _scores_by_split(run: Run) -> tuple[list[np.ndarray], dict[str, _Split]]:
-    """The seeds [S], rounds [R] and clients [N] at the reported point, and split -> its scores, in one pass over the
-    rows: a board needs this for hundreds of runs, and a mask for each seed takes most of its time.
-    """
-    table = _scores_at_point(run)
-    labels, places = zip(
-        *(np.unique(table[key], return_inverse=True) for key in ("seed", "round", "client")), strict=True
-    )
-    splits, values = {}, table["value"].to_numpy(np.float64)
-    for name in sorted(table["split"].unique()):
-        rows = (table["split"] == name).to_numpy()
-        cells = tuple(place[rows] for place in places)
-        split = _Split(np.full([*map(len, labels)], np.nan), np.zeros([*map(len, labels)], bool))
-        split.values[cells], split.has_row[cells] = values[rows], True
-        splits[name] = split
-    return [*labels], splits
-
-
-def _scores_at_point(run: Run) -> pd.DataFrame:
-    return run.evaluations[run.evaluations["point"] == run.info["point"]]
-
-
 def validation_scores(run: Run) -> pd.DataFrame:
     """Validation value of every seed and client (columns) at the round that a run reports; NaN where it diverged."""
-    scores = _scores_at_point(run)
+    scores = run.reported_point
     selected = select_scores(run).drop(columns="value")
     merged = selected.merge(scores[scores["split"] == "val"], on=["seed", "client", "round"], how="left")
     return merged.pivot(index="seed", columns="client", values="value")
@@ -149,7 +119,7 @@ def best_rounds(run: Run) -> np.ndarray:
     Always by the mean over clients, even if the run selects otherwise: this shows whether more rounds would have
     helped.
     """
-    (_, rounds, _), splits = _scores_by_split(run)
+    (_, rounds, _), splits = run.scores_by_split
     best = []
     for values, has_row in zip(*splits["val"], strict=True) if "val" in splits else ():
         if not has_row.any():
@@ -176,7 +146,7 @@ def progress(run: Run) -> dict[str, float]:
 
 def evaluated_rounds(run: Run) -> int:
     """The number of rounds in which the run has scores; one of a run with the scores of another metric."""
-    return int(_scores_at_point(run)["round"].nunique())
+    return len(run.scores_by_split[0][1])
 
 
 def unconverged_rows(board: pd.DataFrame) -> pd.DataFrame:

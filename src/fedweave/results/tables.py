@@ -162,8 +162,11 @@ def curves(study: Study) -> pd.DataFrame:
     for run in study.runs:
         table = run.evaluations
         keys, rows = ["point", "split", "round"], ["split", "client", *(["seed"] if run.has_splits else [])]
-        has_scores = table["value"].notna().groupby([table[name] for name in rows]).transform("any")
-        per_seed = table[has_scores].groupby([*keys, "seed"])["value"].mean(skipna=False).groupby(keys)
+        if (has_score := table["value"].notna()).all():
+            scored = table
+        else:
+            scored = table[has_score.groupby([table[name] for name in rows]).transform("any")]
+        per_seed = scored.groupby([*keys, "seed"])["value"].mean(skipna=False).groupby(keys)
         part = per_seed.agg(["mean", "std", "count"]).rename(columns={"count": "seeds"}).reset_index()
         parts.append(part.assign(run=run.name, task=run.task, method=run.label, metric=run.info["metric"]))
     return pd.concat(parts, ignore_index=True)[["run", "task", "method", "metric", *keys, "mean", "std", "seeds"]]
