@@ -186,8 +186,7 @@ def flower(
         raise BadInput("contestants.flower", f"there is no pyproject.toml in {root}; give the folder of a Flower app")
     if not interpreter.is_file():
         raise BadInput("contestants.flower: python", f"{interpreter} is not there; make flower, or name another one")
-    command = [str(interpreter), str(Path(__file__).with_name("drive_flower.py")), str(root), predict]
-    return program(command, name=name or root.name, uses=[root, *_as_paths(options.pop("uses", ()))], **options)
+    return _drive("flower", interpreter, root, [predict], [""], name=name or root.name, **options)
 
 
 def pfllib(
@@ -217,9 +216,7 @@ def pfllib(
     if not (root / "system" / "main.py").is_file():
         raise BadInput("contestants.pfllib", f"there is no system/main.py in {root}; give a checkout of PFLlib")
     algorithm = words[words.index("-algo") + 1] if "-algo" in words[:-1] else "FedAvg"
-    command = [str(python), str(Path(__file__).with_name("drive_pfllib.py")), str(root.resolve()), *words]
-    used = [root.resolve() / "system", *_as_paths(options.pop("uses", ()))]
-    return program(command, name=name or f"{algorithm}-PFLlib", uses=used, **options)
+    return _drive("pfllib", python, root, words, ("system",), name=name or f"{algorithm}-PFLlib", **options)
 
 
 def flbench(
@@ -250,12 +247,17 @@ def flbench(
     if not (root / "src" / "server").is_dir() or not (root / "main.py").is_file():
         raise BadInput("contestants.flbench", f"there is no main.py with src/server in {root}; give a checkout of it")
     methods = [word.partition("=")[2] for word in words if word.startswith("method=")]
-    command = [str(python), str(Path(__file__).with_name("drive_flbench.py")), str(root.resolve()), *words]
-    used = [
-        *(root.resolve() / part for part in ("main.py", "src", "config", "data/utils")),
-        *_as_paths(options.pop("uses", ())),
-    ]
-    return program(command, name=name or "-".join([*methods[:1], "FL-bench"]), uses=used, **options)
+    used, title = ("main.py", "src", "config", "data/utils"), "-".join([*methods[:1], "FL-bench"])
+    return _drive("flbench", python, root, words, used, name=name or title, **options)
+
+
+def _drive(
+    driver: str, python: Path | str, checkout: Path, words: Sequence[str], used: Sequence[str], **options: Any
+) -> type[Contestant]:
+    """The program of a driver beside this file; `used` are parts of the checkout (or folder) that it depends on."""
+    root = checkout.resolve()
+    command = [str(python), str(Path(__file__).with_name(f"drive_{driver}.py")), str(root), *words]
+    return program(command, uses=[*(root / part for part in used), *_as_paths(options.pop("uses", ()))], **options)
 
 
 def _as_paths(given: Sequence[Path | str] | Path | str) -> Sequence[Path | str]:

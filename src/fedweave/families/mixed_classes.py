@@ -46,12 +46,8 @@ def improve_mode(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor) -> tupl
     return mode + (torch.log1p(size) / size)[:, None] * step, size
 
 
-def log_likelihood(rows: Rows, coef: Tensor, factor: Tensor, mode: Tensor) -> Tensor:
-    """Laplace's approximation [K] of the log-likelihood at û, `mode` [K, q]."""
-    return _log_likelihood(rows, _Point.of(rows, coef, factor, mode))
-
-
 def _log_likelihood(rows: Rows, at: "_Point") -> Tensor:
+    """Laplace's approximation [K] at û."""
     fit = ((rows.targets * at.logits - softplus(at.logits)) * rows.weight).sum(-1)
     log_determinant = 2 * torch.linalg.cholesky(at.precision).diagonal(dim1=-2, dim2=-1).log().sum(-1)
     return fit - at.mode.square().sum(-1) / 2 - log_determinant / 2

@@ -84,7 +84,7 @@ def features_of_table(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.n
     Raises:
         BadInput: as of `of_table`.
     """
-    columns = spec.scaling.get("columns") or ()
+    columns: list[dict[str, Any]] = spec.scaling.get("columns") or []
     if spec.data["kind"] != "images" or not exported_model.is_encoded(columns):
         raise BadInput(spec.run.key, f"was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
     preprocessing = Preprocessing.from_data(columns)
