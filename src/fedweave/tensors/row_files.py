@@ -48,13 +48,13 @@ class RowFiles:
                 raise ValueError(f"{self.name}-{i}.npy: {file.shape} of {file.dtype}")
             self._add_file(file)
 
-    def retain(self, slots: Tensor) -> None:
-        """One more version refers to `slots`, each of which occurs once."""
-        self.references[slots.numpy()] += 1
+    def retain(self, slots: np.ndarray) -> None:
+        """One more version refers to `slots`."""
+        np.add.at(self.references, slots, 1)
 
-    def release(self, slots: Tensor) -> None:
+    def release(self, slots: np.ndarray) -> None:
         """One version less refers to `slots`."""
-        self.references[slots.numpy()] -= 1
+        np.subtract.at(self.references, slots, 1)
 
     def write(self, values: Tensor) -> Tensor:
         """Write `values` [P, D] to slots that no version refers to; returns the slots [P].
@@ -137,7 +137,8 @@ class TableVersion:
 
     def __init__(self, rows: RowFiles, slots: Tensor) -> None:
         self.rows, self.slots = rows, slots
-        rows.retain(slots[slots >= 0])
+        self._used = slots[slots >= 0].numpy()  # an array: inside of vmap, where it may be freed, tensors have none
+        rows.retain(self._used)
 
     def __del__(self) -> None:
-        self.rows.release(self.slots[self.slots >= 0])
+        self.rows.release(self._used)
