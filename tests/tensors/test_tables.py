@@ -81,6 +81,9 @@ def test_supported_functions_read_no_complete_table(files: Storage, monkeypatch:
         products, squares = tables.products(x, table.flatten(1))
         shifted, lengths = tables.products(x, table, table.default)
         norms = trees.norms({"a": table, "b": table})
+        sums = [float(one.sum()) for one in (table, table[:0], files.create_table(table.default, 2))]
+        other = trees.put(table, ids[:1], table[:1] + 1)
+        assert (torch.equal(table, trees.put(table, ids[:1], table[5:6])), torch.equal(table, other)) == (True, False)
         longer = torch.cat([table, x[:, None].expand(2, 2, 6)[..., :3]])
         again = trees.grow(table, files.create_table(table.default, CLIENTS + 2))
         assert isinstance(longer, Table)
@@ -96,6 +99,7 @@ def test_supported_functions_read_no_complete_table(files: Storage, monkeypatch:
     away = (dense - table.default).flatten(1)
     torch.testing.assert_close(shifted, x @ away.T)
     torch.testing.assert_close(lengths, away.square().sum(1))
+    assert sums == pytest.approx([float(dense.sum()), 0.0, 2 * float(table.default.sum())])
     torch.testing.assert_close(norms, (2 * flat.square().sum(1)).sqrt())
     assert torch.equal(longer.to_tensor()[:CLIENTS], dense)
     assert torch.equal(longer[CLIENTS:], x[:, None].expand(2, 2, 6)[..., :3])

@@ -90,7 +90,8 @@ def _keep_private(result: tuple[Update, Tree]) -> tuple[Update, Tree]:
     update, states = result
     private = (update.client, update.model, states)
     client, model, states = kept = store_rows(private)
-    if kept is not private and any(leaf.nbytes >= GAP for leaf in trees.tree_leaves(private)):
+    new = (leaf for leaf in trees.tree_leaves(private) if not hasattr(leaf, "stored"))
+    if kept is not private and any(leaf.nbytes >= GAP for leaf in new):
         release_memory()  # small tensors that stay between large ones that go would waste it
     return update._replace(client=client, model=model), states
 

@@ -245,11 +245,13 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Any = None) -> Any:
 
 
 def _sum(table: Tensor, *args: Any, **kwargs: Any) -> Any:
-    if not isinstance(table, Table) or args or kwargs:
+    if not isinstance(table, Table) or not table.numel() or args or kwargs:
         return NotImplemented
-    unwritten = int((table.version.slots < 0).sum())
-    total = unwritten * table.default.sum() if unwritten else table.default.new_zeros(())
-    return sum((rows.sum() for _, rows in table.blocks()), total)
+    slots, rows = table.version.slots, table.version.rows
+    sums = [rows.view(slot).sum() for slot in slots[slots >= 0].tolist()]  # of the rows in their files
+    unwritten = len(slots) - len(sums)
+    sums += [unwritten * table.default.sum().cpu()] if unwritten else []
+    return torch.stack(sums).sum().to(table.default.device)
 
 
 def _equal(one: Tensor, other: Tensor) -> Any:
