@@ -300,8 +300,11 @@ def test_a_flow_of_an_unknown_study_starts_no_server(
 def test_a_flow_gets_the_options_of_its_command(
     flows: ModuleType, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file of a study, as from `make repro`, and a share of a GPU."""
+    """The file of a study, as from `make repro`, and a share of a GPU. No server is needed, as no flow runs."""
+    from prefect.settings import PREFECT_API_URL
+
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(flows, "server_settings", lambda: {PREFECT_API_URL: "http://127.0.0.1:9/api"})
     monkeypatch.setattr(sys, "argv", ["flows", *words])
     given: dict[str, object] = {}
     monkeypatch.setattr(flows, "reproduce", lambda **options: given.update(options))
