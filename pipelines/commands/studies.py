@@ -148,13 +148,14 @@ def check_study(
     Raises:
         BadInput: as `select_study`, or for the first part of the study that cannot run.
     """
+    content, where = select_study(name, tasks, methods, uses), str(catalogue.find_file(name))
+    # After that, because they import PyTorch, which takes seconds: a wrong name is refused at once.
     from fedweave.contestants.checks import check_terms
     from fedweave.results import published
     from fedweave.study import validate
 
     from ..stages import graphs
 
-    content, where = select_study(name, tasks, methods, uses), str(catalogue.find_file(name))
     study = validate.check(spec.parse(content, where), where)
     graphs.check(study, where)
     published.check(study.tasks, where)
@@ -175,6 +176,7 @@ def select_study(
     if not name.endswith((".yaml", ".yml")):
         catalogue.check_folder(name)
         choose(name, catalogue.studies(), "study", "fedweave list studies")
+    catalogue.find_file(name)
     from ..stages.graphs import graph_paths
 
     content = catalogue.expand(name, uses=uses or ())

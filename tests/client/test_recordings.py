@@ -83,7 +83,7 @@ def no_recordings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_recorded_steps_have_the_same_bits(name: str, kind: str) -> None:
     """Every method, clients of different sizes, one of them absent: replays equal plain steps."""
     task, federation = (make() for make in tiny.TASKS[kind])
-    method, settings = tiny.method(name, task, kind), Settings(rounds=3, seed=4, participation=0.8)
+    method, settings = tiny.method(name, task, kind), Settings(rounds=3, seed=4, participation=0.8, every=3)
     *_, plain = run(method, federation, settings, Batched())
     *_, recorded = run(method, federation, settings, Batched(recorded=True))
     expected, actual = (tree_leaves((report.state, report.scores)) for report in (plain, recorded))

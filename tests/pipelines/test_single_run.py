@@ -106,7 +106,7 @@ def test_each_run_has_a_folder_by_default(tmp_path: Path, monkeypatch: pytest.Mo
     """Runs of different terms do not meet, and a run replaces the one before of the same method and data set."""
     monkeypatch.chdir(tmp_path)
     for method, rounds in (("fedavg", 2), ("local", 3), ("fedavg", 1)):
-        single_run.run(method, rounds=rounds)
+        single_run.run(method, rounds=rounds, settings=["model.name=mlp"])
     rounds_of = {
         folder.name: fw.load(folder)[folder.name.removeprefix("digits-")].rounds["round"].max()
         for folder in Path("results/single").iterdir()

@@ -34,6 +34,7 @@ def read_note(folder: Path) -> str:
     return lines[0].text if lines else ""
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_without_values_are_named_once(tmp_path: Path) -> None:
     """Every place with the summary names them. A run without the request is not named."""
     folder = study(tmp_path)
@@ -66,6 +67,7 @@ def test_there_is_no_note_if_nothing_is_missing(tmp_path: Path, edges: str) -> N
     assert read_note(folder) == ""
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_run_records_the_request() -> None:
     """The runs are trained and not generated. Local receives no mixture, and pFedGraph does."""
