@@ -10,7 +10,7 @@ from torch import Tensor
 from fedweave.client.solvers import SGD, Adam, GroupedSolver, Solver, clip_, clone
 from fedweave.tensors.trees import Params, Tree
 
-PIECE = 2**17  # elements; a piece of parameters, gradient and moments fits in the cache of a core
+PIECE = 2**18  # elements; a piece of parameters, gradient and moments fits in the last cache of a processor
 
 
 def step_out_of_place(solver: Solver, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
