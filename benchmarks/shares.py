@@ -8,6 +8,7 @@ its own time, but forward passes of a server or an evaluation count as theirs.
 
 import functools
 import itertools
+import statistics
 import sys
 import tempfile
 import time
@@ -141,26 +142,26 @@ def rounds(*names: str) -> None:
 
 
 def servers(*names: str) -> None:
-    """Print a line for each method: seconds of the last round with its evaluation, and the server's part of it."""
+    """Print a line for each method: seconds of a late round with its evaluation, and the server's part of it."""
     print(f"{'method':12} {'model':10} {'s/round':>8} {'server, s':>10} {'share':>7}")
-    for model, methods, work, executor in (
-        ("aghn_cnn", SERVERS, functools.partial(images, "aghn_cnn", 100), Loop()),
-        ("gcn", GRAPHS, functools.partial(subgraphs, 100), Batched()),
-        ("gcn-5", GRAPHS, functools.partial(subgraphs, 100, epochs=5), Batched()),
+    for model, methods, work, executor, repeats in (
+        ("aghn_cnn", SERVERS, functools.partial(images, "aghn_cnn", 100), Loop(), 1),
+        ("gcn", GRAPHS, functools.partial(subgraphs, 100), Batched(), 7),
+        ("gcn-5", GRAPHS, functools.partial(subgraphs, 100, epochs=5), Batched(), 7),
     ):
         selected = [name for name in methods if not names or name in names]
         if not selected:
             continue
         case = work()
         for name in selected:
-            total, server = last_round(case.method(name, **OPTIONS.get(name, {})), case, executor)
+            total, server = late_rounds(case.method(name, **OPTIONS.get(name, {})), case, executor, repeats)
             print(f"{name:12} {model:10} {total:8.2f} {server:10.3f} {100 * server / total:6.1f}%", flush=True)
 
 
-def last_round(method: Method, work: Workload, executor: Executor) -> tuple[float, float]:
-    """(seconds of a typical late round with its evaluation, seconds of its server)."""
+def late_rounds(method: Method, work: Workload, executor: Executor, repeats: int) -> tuple[float, float]:
+    """(seconds of a typical late round with its evaluation, seconds of its server): medians of `repeats` rounds."""
     federation, settings = work.federation, Settings(rounds=2, every=1)
-    small = replace(federation, train=federation.train[:, :8])  # few rows, for the rounds before the timed one
+    small = replace(federation, train=federation.train[:, :8])  # few rows, for the rounds before the timed ones
     state = None
     for report in itertools.islice(
         engine.run(method, small, settings, executor), sum(stage.rounds for stage in method.stages(2)) - 1
@@ -169,12 +170,16 @@ def last_round(method: Method, work: Workload, executor: Executor) -> tuple[floa
     assert state is not None
     downloads = DownloadCache()
     downloads(method, state.server, federation.ids)  # like the previous evaluation
-    with time_phases({"server": server_functions(method)}) as clock:
-        state, _, models = engine.run_round(method, state, federation, settings, executor, True, downloads)
-        evaluation.evaluate(method, state, federation, settings, executor, models, downloads)
-        evaluation.diagnose(method, state.server, federation)
-        evaluation.portray(method, state.server, federation)
-    return sum(clock.seconds.values()), clock.seconds["server"]
+    seconds = []
+    for _ in range(repeats):
+        with time_phases({"server": server_functions(method)}) as clock:
+            state, _, models = engine.run_round(method, state, federation, settings, executor, True, downloads)
+            evaluation.evaluate(method, state, federation, settings, executor, models, downloads)
+            evaluation.diagnose(method, state.server, federation)
+            evaluation.portray(method, state.server, federation)
+        seconds.append((sum(clock.seconds.values()), clock.seconds["server"]))
+    total, server = map(statistics.median, zip(*seconds, strict=True))
+    return total, server
 
 
 if __name__ == "__main__":

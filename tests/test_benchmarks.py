@@ -146,7 +146,7 @@ def test_the_benchmark_runs_without_the_peers(tmp_path: Path) -> None:
 def test_a_servers_share_is_measured(name: str) -> None:
     """It is the share of a round with its evaluation, for methods without and with a graph between clients."""
     work = images("mlp", 3, shape=(4,), samples=20)
-    total, server = shares.last_round(work.method(name), work, Batched())
+    total, server = shares.late_rounds(work.method(name), work, Batched(), 2)
     assert 0 < server < total
 
 

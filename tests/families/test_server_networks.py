@@ -23,7 +23,7 @@ from fedweave.families.networks import (
 )
 from fedweave.families.networks.attention import AttentionHeads, DotAttention, FreeAttention, add_newcomers
 from fedweave.families.networks.graph import GATEncoder
-from fedweave.families.networks.mlp import FlatHypernetwork
+from fedweave.families.networks.mlp import FlatHypernetwork, apply_wide_head, backpropagate_heads, head_gradients
 from fedweave.graphs import weights as collaboration
 from fedweave.models import build, parameter_count
 from fedweave.tensors import dropout_keys
@@ -45,6 +45,23 @@ def test_target_hypernetwork_has_one_head_per_tensor() -> None:
         h = module.trunk[i](h if i == 0 else F.relu(h))
     torch.testing.assert_close(models["conv.weight"], module.heads[0](h).view(3, 4, 3, 2, 2))
     torch.testing.assert_close({n: v[1:2] for n, v in models.items()}, module(z[1:2]))
+
+
+@pytest.mark.parametrize("widths", [(4500,), (4096, 3, 401)])
+def test_wide_heads_equal_autograd(widths: tuple[int, ...]) -> None:
+    """Outputs in pieces, and the gradients of one head for all outputs [3, 4500], and of a head for each."""
+    h, heads = numbers(3, 7).requires_grad_(), [torch.nn.Linear(7, width).double() for width in widths]
+    outputs = [F.linear(h, head.weight, head.bias) for head in heads]
+    with torch.no_grad():
+        pieces = [apply_wide_head(h, head) for head in heads]
+    torch.testing.assert_close(pieces, outputs, rtol=1e-12, atol=1e-12)
+    cotangents = [numbers(3, *shape) for shape in ((64, 64), (3,), (401,))]
+    params = {f"{i}.{kind}": getattr(head, kind) for i, head in enumerate(heads) for kind in ("weight", "bias")}
+    vector = torch.cat([c.flatten(1) for c in cotangents], 1)
+    expected = torch.autograd.grad(torch.cat(outputs, 1), [h, *params.values()], vector)
+    detached = {name: value.detach() for name, value in params.items()}
+    ours = [backpropagate_heads(detached, cotangents), *head_gradients(h.detach(), detached, cotangents).values()]
+    torch.testing.assert_close(ours, [*expected], rtol=1e-12, atol=1e-12)
 
 
 def test_generated_model_runs() -> None:

@@ -37,6 +37,6 @@ class FlatHead(GeneratedModels):
             lambda phi: self.run_network(phi, fixed, ids, "hidden_features"),
             trees.omit(phi, head),
             head,
-            [trees.to_matrix({name: vector[name] for name in self.generated_shapes})],
+            [vector[name] for name in self.generated_shapes],
         )
         return {name: {**rest_gradient, **head_gradient}[name] for name in phi}, start

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from fedweave.tensors import dropout_keys
 from fedweave.tensors.trees import Params
 
+PIECE = 2048  # rows of a wide layer
 Shapes = Mapping[str, tuple[int, ...]] | tuple[tuple[str, tuple[int, ...]], ...]
 """Parameter name -> shape of the target network, as a mapping or as pairs."""
 
@@ -33,17 +35,32 @@ class TargetHypernetwork(nn.Module):
         """Embeddings [P, f_in] -> name -> [P, *shape]."""
         h = self.trunk(z)
         heads = zip(self.shapes.items(), self.heads, strict=True)
-        return {name: head(h).reshape(len(z), *shape) for (name, shape), head in heads}
+        return {name: apply_wide_head(h, head).reshape(len(z), *shape) for (name, shape), head in heads}
+
+
+def apply_wide_head(h: Tensor, head: Any) -> Tensor:
+    """Outputs of a linear head, an `nn.Linear` with many more outputs than inputs, for h [P, D].
+
+    Without gradients, a CPU computes the outputs in pieces, in place: MKL is twice as fast with them, and `F.linear`
+    first fills the memory of the outputs with copies of the bias.
+    """
+    weight, bias = head.weight, head.bias
+    if len(weight) <= PIECE or torch.is_grad_enabled() or h.device.type != "cpu":
+        return F.linear(h, weight, bias)
+    outputs = h.new_empty(len(h), len(weight))
+    for piece, rows, offset in zip(outputs.split(PIECE, 1), weight.split(PIECE), bias.split(PIECE), strict=True):
+        torch.mm(h, rows.T, out=piece).add_(offset)
+    return outputs
 
 
 def backpropagate_heads(heads: Params, cotangents: Sequence[Tensor]) -> Tensor:
     """The gradient [P, D] with respect to the common input of linear heads; it does not depend on the input.
 
     Args:
-        heads: weight [n, D] and bias [n] of every head in turn.
-        cotangents: [P, ...] of every head's output.
+        heads: weight [n, D] and bias [n] of one head for all outputs, or of a head for each output in turn.
+        cotangents: [P, ...] of every output.
     """
-    weights = [*heads.values()][::2]
+    weights = _split_by_output([*heads.values()][::2], cotangents)
     gradient = weights[0].new_zeros(len(cotangents[0]), weights[0].shape[1])
     for cotangent, weight in zip(cotangents, weights, strict=True):
         gradient.addmm_(cotangent.flatten(1), weight)
@@ -52,12 +69,18 @@ def backpropagate_heads(heads: Params, cotangents: Sequence[Tensor]) -> Tensor:
 
 def head_gradients(h: Tensor, heads: Params, cotangents: Sequence[Tensor]) -> Params:
     """The gradients with respect to `heads`, see `backpropagate_heads`, at their inputs h [P, D]."""
-    gradients: Params = {}
-    names = iter(heads)
-    for cotangent, weight, bias in zip(cotangents, names, names, strict=True):
+    gradients = {name: torch.empty_like(value) for name, value in heads.items()}
+    weights, biases = (_split_by_output([*gradients.values()][kind::2], cotangents) for kind in (0, 1))
+    for cotangent, weight, bias in zip(cotangents, weights, biases, strict=True):
         rows = cotangent.flatten(1)
-        gradients |= {weight: rows.T @ h, bias: rows.sum(0)}
+        torch.mm(rows.T, h, out=weight)
+        torch.sum(rows, 0, out=bias)
     return gradients
+
+
+def _split_by_output(tensors: Sequence[Tensor], cotangents: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The rows of every output in the weights or the biases of heads; no copies."""
+    return tensors[0].split([c[0].numel() for c in cotangents]) if len(tensors) == 1 else tensors
 
 
 class FlatHypernetwork(nn.Module):
@@ -78,9 +101,8 @@ class FlatHypernetwork(nn.Module):
 
         Masks are drawn for all clients: a client's model does not depend on which other clients take part.
         """
-        parts = self.head(self.hidden_features(z, ids, key=key)).split(
-            [prod(shape) for shape in self.shapes.values()], dim=-1
-        )
+        outputs = apply_wide_head(self.hidden_features(z, ids, key=key), self.head)
+        parts = outputs.split([prod(shape) for shape in self.shapes.values()], dim=-1)
         named = zip(self.shapes.items(), parts, strict=True)
         return {name: part.reshape(len(ids), *shape) for (name, shape), part in named}
 
