@@ -61,7 +61,7 @@ slurm: $(READY)  ## the tests of SLURM, with two nodes on this host; installs th
 	@python tools/run_tests.py -m acceptance $(or $(ARGS),tests/pipelines/test_slurm.py)
 
 flow: $(READY)  ## the same study, scheduled by Prefect: one task per stale stage
-	@python -m fedweave.pipelines.scheduling.flows $(if $(STUDY),--study $(STUDY))
+	@python -m fedweave.pipelines.commands.main flow $(if $(STUDY),--study $(STUDY))
 
 nightly: $(READY)  ## a year of flights in weekly deliveries, with planted events; its last weeks through DVC, Prefect and MLflow
 	@python -m tools.nightly

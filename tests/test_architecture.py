@@ -2,16 +2,24 @@
 
 import ast
 import re
+import sys
 from collections import defaultdict
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from graphlib import TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
+from fedweave.deployment import export
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
+from fedweave.runs import build
 from fedweave.settings import REQUIRED
+from fedweave.study.spec import RunSpec
+from tests import trained
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "fedweave"
@@ -105,6 +113,45 @@ def test_no_files_import_each_other() -> None:
     """There is no circle of imports, those in functions and for type checkers counted."""
     order = TopologicalSorter({module: imported_files(module) for module in MODULES})
     order.prepare()  # raises CycleError, which names a circle
+
+
+def layers_on_the_way(call: Callable[[], object]) -> list[int]:
+    """The layers of the functions that a call enters with a run as an argument, in their order."""
+    entered: list[int] = []
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        file = Path(code.co_filename)
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if event != "call" or not file.is_relative_to(SOURCE):
+            return
+        if any(isinstance(frame.f_locals.get(name), RunSpec) for name in names):
+            above = level(LAYERS, file.relative_to(SOURCE).parts[0].removesuffix(".py"))
+            assert above is not None
+            entered.append(above)
+
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return entered
+
+
+@pytest.mark.parametrize(("name", "most"), [("prepare", 8), ("export", 10)])
+def test_the_way_of_a_run_seldom_goes_back_up(name: str, most: int, tmp_path: Path) -> None:
+    """Who follows the argument `run` through the calls reads folder below folder, and seldom comes back to a higher
+    one.
+    """
+    run = trained.study("images", {"fedavg": {}}, (0,)).run("blobs-fedavg")
+    dataset, partition = trained.dataset("images"), trained.partition("images")
+    calls = {
+        "prepare": partial(build.prepare, run, dataset, partition),
+        "export": partial(export.export, run, dataset, partition, tmp_path / "app", 0, False),
+    }
+    entered = layers_on_the_way(calls[name])
+    assert {*entered} >= {level(LAYERS, "study"), level(LAYERS, "runs")}
+    assert sum(after > before for before, after in pairwise(entered)) <= most
 
 
 def test_no_two_classes_have_one_name() -> None:

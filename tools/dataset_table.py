@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fedweave.data import DATASETS
-from fedweave.data.sources.origins import CATALOGUE, LIMITS, FileSet
+from fedweave.data.sources.origins import CATALOGUE, FileSet
 from fedweave.data.sources.packaged import PACKAGED
 from fedweave.errors import BadInput
 from fedweave.study.spec import read_yaml
@@ -22,8 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "datasets" / "README.md"
 TABLE = re.compile(r"(<!-- datasets -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADER = (
-    "| data set | what it is | clients in `studies/base.yaml` | source | files on a mirror | MiB of a file, at most |\n"
-    "|---|---|---|---|---|--:|\n"
+    "| data set | what it is | clients in `studies/base.yaml` | source | files on a mirror |\n|---|---|---|---|---|\n"
 )
 MAX_NAMED = 4  # the maximum number of files of a form that are named one by one
 BUNDLED = ("digits", "digits-graph", "digits-sites")  # scikit-learn has the images, and is not an optional package
@@ -54,14 +53,7 @@ def table() -> str:
 def _line(name: str, tasks: dict[str, Any]) -> str:
     page = f"[`{name}`]({name}.md)" if (PAGE.parent / f"{name}.md").is_file() else f"`{name}`"
     mirror_files = ", or ".join(dict.fromkeys(_describe_files(form) for form in CATALOGUE[name])) or "–"
-    cells = (
-        page,
-        _describe(name),
-        _describe_clients(name, tasks),
-        _describe_sources(name),
-        mirror_files,
-        str(LIMITS.get(name, "–")),
-    )
+    cells = (page, _describe(name), _describe_clients(name, tasks), _describe_sources(name), mirror_files)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 

@@ -3,14 +3,17 @@
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated
 
 import typer
 
 from fedweave.errors import BadInput
 
+from ..scheduling.pool_names import Place
+
+CORES = os.cpu_count() or 1
+
 app = typer.Typer()
-PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
 @app.command()
@@ -23,17 +26,56 @@ def ui() -> None:
         raise BadInput(
             "ui: this folder is not a project (it has no dvc.yaml); go to one, or make one: fedweave init FOLDER"
         )
-    _exec_module("fedweave.pipelines.ui")
+    os.execv(sys.executable, [sys.executable, "-m", "fedweave.pipelines.ui"])
 
 
-@app.command(context_settings=PASS_THROUGH)
-def flow(context: typer.Context) -> None:
-    """Reproduce a study, scheduled by Prefect.
+Study = Annotated[
+    str, typer.Option(help="a name of `fedweave list studies`, or a .yaml file; default: the one in params.yaml")
+]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(help="only this stage and what it depends on, such as tune; repeat for more; default: all"),
+]
+Where = Annotated[
+    Place,
+    typer.Option(help="training runs here, on the workers of the project's pool, by ray or by slurm (cluster.yaml)"),
+]
+Parallel = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        show_default="the cores of this host",
+        help="stages at once; 0: one per GPU, at least two; with workers the pool's limit",
+    ),
+]
+Retries = Annotated[
+    int, typer.Option(min=0, help="how often a failed stage is tried again; training goes on from its last checkpoint")
+]
+Gpus = Annotated[
+    list[str] | None,
+    typer.Option(help="value of CUDA_VISIBLE_DEVICES for one training stage; repeat for more; default: all GPUs"),
+]
+Share = Annotated[
+    float, typer.Option(help="with ray, the part of a GPU that a training stage takes; 0.25 packs four onto one")
+]
 
-    `fedweave flow --help` shows the options, such as --study and --where.
+
+@app.command()
+def flow(
+    study: Study = "",
+    targets: Targets = None,
+    where: Where = "here",
+    parallel: Parallel = CORES,
+    retries: Retries = 1,
+    gpus: Gpus = None,
+    share: Share = 1.0,
+) -> None:
+    """Reproduce a study, scheduled by Prefect: every stale stage of its DVC graph, as a task.
+
+    Example: fedweave flow --study quick --targets tune --parallel 2
     """
-    _exec_module("fedweave.pipelines.scheduling.flows", *context.args)
+    if not 0 < share <= 1:
+        raise BadInput(f"--share: {share:g} is not a share of a GPU; give one above 0 and at most 1, such as 0.25")
+    from ..scheduling import flows  # with Prefect, which takes seconds
 
-
-def _exec_module(module: str, *words: str) -> NoReturn:
-    os.execv(sys.executable, [sys.executable, "-m", module, *words])
+    flows.start(study=study, targets=targets, where=where, parallel=parallel, retries=retries, gpus=gpus, share=share)

@@ -13,7 +13,6 @@ from fedweave.errors import BadInput
 from .. import ROOT, paths
 from ..addresses import is_reachable, mlflow_address, start_command
 from ..mlflow_records import stamp, synchronise
-from ..stages import text_styles
 from .lines import format_duration
 
 
@@ -22,10 +21,10 @@ def main(start: str = "") -> None:
     study = paths.current_study()
     folder = Path("results", study)
     show(folder / "leaderboard.txt")
-    # A failure during this reproduction was reported by the stage `report`, and is not tried again.
-    if study and stamp.last_failure(study) < float(start or "inf"):
+    store = os.environ.get(synchronise.STORE, "")
+    if study:
         synchronise.run_in_subprocess(folder, study)
-    if study and not stamp.last_failure(study) and is_reachable(os.environ.get(synchronise.STORE, "")):
+    if study and stamp.is_current(folder, study, store) and is_reachable(store):
         for task, link in stamp.links(study).items():
             print(f"{task} in MLflow ({start_command('ui')}): {mlflow_address()}/{link}")
     if start:
@@ -38,8 +37,7 @@ def show(file: Path) -> None:
     if not file.is_file():
         os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "fedweave.pipelines.stages.leaderboard"])
         return
-    with_styles = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    print(text_styles.read(file) if with_styles else file.read_text(encoding="utf-8"), end="", flush=True)
+    print(file.read_text(encoding="utf-8"), end="", flush=True)
 
 
 if __name__ == "__main__":

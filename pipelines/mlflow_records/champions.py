@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 import mlflow
 from mlflow.entities import Metric
-from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import SQLAlchemyError
 
 import fedweave as fw
 from fedweave.errors import BadInput
@@ -37,8 +35,8 @@ def try_record(life: "fw.Lifecycle") -> None:
     try:
         if line := record_life(life):
             print(line)
-    except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
-        reason = str(error).partition("\n")[0].replace(f"fedweave log {name_of(life)}", _LATER.format(life.folder))
+    except (BadInput, OSError) as error:
+        reason = str(error).replace(f"fedweave log {name_of(life)}", _LATER.format(life.folder))
         print(f"not logged to MLflow: {reason}", file=sys.stderr)
 
 
@@ -63,7 +61,7 @@ def record_life(life: "fw.Lifecycle", uri: str | None = None) -> str:
     name, roles, record = name_of(life), life.roles, life.record
     if roles.champion is None:
         return ""
-    with tracking.locked(), database.disk_errors(uri or mlflow.get_tracking_uri(), name):
+    with tracking.locked(), database.store_errors(uri or mlflow.get_tracking_uri(), name):
         store = writer.connect(name, uri)
         deployed = {event.model.version: event.model for event in roles.events}
         runs = {version: _find_run(store, name, one) for version, one in deployed.items()}

@@ -1,9 +1,7 @@
-"""The file of MLflow's database: whole or not there, and one line where its disk is full or cannot be written."""
+"""The file of MLflow's database: whole or not there, and one line where it or a server refuses."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import mlflow.store.db.utils
 import sqlalchemy
@@ -13,12 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import USER_ERRORS, write_new
+from fedweave.files.atomic import user_errors, write_new
 
 from .. import addresses
-
-# What SQLite says where the disk is full, or the file or its folder cannot be written.
-DISK_ERRORS = ("database or disk is full", "disk I/O error", "readonly database", "unable to open database file")
 
 
 def create(uri: str) -> None:
@@ -42,35 +37,23 @@ def create(uri: str) -> None:
 
 
 @contextmanager
-def disk_errors(uri: str, study: str) -> Iterator[None]:
-    """Turn errors of a disk that is full or cannot be written, and of a newer database, into a one-line BadInput.
-
-    MLflow brings an older database to its own version.
+def store_errors(uri: str, study: str) -> Iterator[None]:
+    """Turn what MLflow and its database say of a failure into a one-line BadInput, and files that cannot be written.
 
     Args:
         uri: of the tracking store.
-        study: the study that the message tells the user to log later.
+        study: that the message tells the user to log later.
 
     Raises:
-        BadInput: naming the database or the file of an artifact.
+        BadInput: naming the store, or the file of an artifact.
     """
     try:
-        yield
-    except CommandError as error:
-        line = f"{addresses.file_of(uri)}: of a newer MLflow ({error}); update MLflow, or move the file away"
-        raise BadInput(f"{line}, then: fedweave log {study}") from error
-    except (MlflowException, SQLAlchemyError) as error:
-        reason = next((words for words in DISK_ERRORS if words in str(error)), "")
-        if not reason or not uri.startswith(addresses.SQLITE):
-            raise
-        raise BadInput(_line(addresses.file_of(uri), reason, study)) from error
-    except OSError as error:
-        if error.errno not in USER_ERRORS:
-            raise
-        name = error.filename2 or error.filename or "a file of mlruns"  # of two, the second one is the copy
-        raise BadInput(_line(Path(os.fsdecode(name)), str(error.strerror), study)) from error
-
-
-def _line(file: Path, reason: str, study: str) -> str:
-    advice = f"free space, or make it and its folder ones that can be written, then: fedweave log {study}"
-    return f"{file}: cannot be written ({reason}); {advice}"
+        with user_errors():
+            yield
+    except (CommandError, MlflowException, SQLAlchemyError) as error:  # the first one is of a newer MLflow's database
+        own = getattr(error, "orig", None) or getattr(error.__context__, "orig", None)  # of the database
+        reason = str(own or error).partition("\n")[0]
+        is_server = uri.startswith("http")
+        way = "see what the server says" if is_server else "free space, update MLflow, or move it away"
+        place = uri if is_server else addresses.file_of(uri)
+        raise BadInput(place, f"not logged ({reason}); {way}, then: fedweave log {study}") from error

@@ -25,8 +25,8 @@ from fedweave import plots, results
 from fedweave.data import load_dataset
 from fedweave.errors import BadInput
 from fedweave.report import optional_files
-from fedweave.results import Run, Study, Tables, verdicts
-from fedweave.results.marks import GRAPH_CONTROL
+from fedweave.results import Run, Study, Tables
+from fedweave.results.marks import GRAPH_CONTROL, assign_marks
 
 from . import writer
 from .writer import Entry, Store, Unit, metric
@@ -101,7 +101,7 @@ def _unranked_units(runs: tuple[Run, ...], study: Study, kind: str, verdict: str
 
 def _verdicts(run: Run, tables: Tables) -> dict[str, str]:
     of_task = tables.board["task"] == run.task
-    return verdicts.assign_marks(tables.board[of_task], tables.significance[tables.significance["task"] == run.task])
+    return assign_marks(tables.board[of_task], tables.significance[tables.significance["task"] == run.task])
 
 
 def headline(run: Run, tables: Tables) -> dict[str, float]:

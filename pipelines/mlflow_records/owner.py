@@ -8,7 +8,6 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedweave.errors import BadInput
 from fedweave.files.atomic import write_new
 
 from .. import addresses
@@ -16,32 +15,18 @@ from ..paths import STATE
 
 PROJECT = "project"  # tag of every run in a store that projects share
 FILE = STATE / "project"  # the project's name: the name of its folder when the file was made, and a random suffix
-NAME = re.compile(r"[\w-]{1,60}")
 
 
 def name_in_store(uri: str) -> str:
-    """The name of this project in the store at `uri`; empty where the store is the project's own file.
-
-    Raises:
-        BadInput: the file with the name is damaged.
-    """
+    """The name of this project in the store at `uri`; empty where the store is the project's own file."""
     return "" if addresses.is_own(uri) else name()
 
 
 def name() -> str:
-    """The name of this project on every shared server; it is made once.
-
-    Raises:
-        BadInput: the file with the name is damaged.
-    """
+    """The name of this project on every shared server; it is made once."""
     if not FILE.is_file():
         _write_name()
-    text = FILE.read_text(encoding="utf-8", errors="replace").strip()
-    if not NAME.fullmatch(text):
-        raise BadInput(
-            f"{FILE}: {text[:60]!r} is not a project's name; put the tag `{PROJECT}` of its runs in MLflow there"
-        )
-    return text
+    return FILE.read_text(encoding="utf-8").strip()
 
 
 def tags(name: str) -> Mapping[str, str]:

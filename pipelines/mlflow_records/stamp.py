@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import BadInput
-
 FOLDER = Path(".fedweave", "mlflow")
 # Files that are logged of a study, relative to its folder; their sizes and times are compared, not their content.
 LOGGED = ("runs/*/*", "tuned/*/trials/*.json", "ablations/*/table.csv", "leaderboard.csv", "significance.csv")
@@ -62,40 +60,17 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str], artifact
     content = {"stamp": _stamp(results, uri, artifacts), "links": {**links}, "artifacts": artifacts}
     temporary.write_text(json.dumps(content), encoding="utf-8")
     temporary.replace(file)
-    _failure_file(study).unlink(missing_ok=True)
 
 
-def report_failure(study: str, error: Exception) -> None:
-    """Print and record that MLflow could not be brought up to date; a `BadInput` already says what the user can do."""
-    reason = str(error).partition("\n")[0]
-    explanation = f": {reason}" if isinstance(error, BadInput) else f" ({reason}); later: fedweave log {study}"
-    print(f"not logged to MLflow{explanation}", file=sys.stderr)
-    record_failure(study)
-
-
-def record_failure(study: str) -> None:
-    """Record that MLflow could not be brought up to date at this moment."""
-    file = _failure_file(study)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.touch()
-
-
-def last_failure(study: str) -> float:
-    """The time of `record_failure`, in seconds since 1970; 0 if nothing has failed since the last success."""
-    try:
-        return _failure_file(study).stat().st_mtime
-    except OSError:
-        return 0.0
+def report_failure(reason: str) -> None:
+    """Print why MLflow could not be brought up to date; results are there all the same."""
+    print(f"not logged to MLflow: {reason}", file=sys.stderr)
 
 
 def is_lost(folder: str) -> bool:
     """Whether `folder`, as MLflow names it, is one of this machine that does not exist."""
     path = Path(folder.removeprefix("file://"))
     return path.is_absolute() and not path.exists()
-
-
-def _failure_file(study: str) -> Path:
-    return _stamp_file(study).with_suffix(".failed")
 
 
 def _stamp_file(study: str) -> Path:

@@ -34,7 +34,7 @@ def run_here(folder: Path, study: str) -> None:
     try:
         addresses.check_store(os.environ.get(STORE, ""), study)
     except BadInput as error:
-        stamp.report_failure(study, error)
+        stamp.report_failure(str(error))
         return
     from . import tracking  # takes seconds
 
@@ -46,7 +46,7 @@ def run_in_fork(folder: Path, study: str) -> Iterator[None]:
     """Synchronise in a forked process while the block runs; the block ends after it. A failure is one line."""
 
     def report_loss() -> None:
-        stamp.report_failure(study, RuntimeError("its process was lost"))
+        stamp.report_failure(f"its process was lost; later: fedweave log {study}")
 
     if not is_due(folder, study):
         yield

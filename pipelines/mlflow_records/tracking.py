@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import mlflow
-from mlflow.exceptions import MlflowException
-from sqlalchemy.exc import SQLAlchemyError
 
 from fedweave import results
 from fedweave.errors import BadInput, format_count
@@ -60,21 +58,15 @@ def main(*studies: str, models: bool = False) -> None:
     if not folders:
         raise BadInput(f"{RESULTS}: no study with a finished run; reproduce one with: dvc repro")
     for folder in folders:
-        try:
-            record = log_study(folder, models=models)
-        except (MlflowException, SQLAlchemyError) as error:
-            store, reason = mlflow.get_tracking_uri(), str(error).partition("\n")[0]
-            way = "see what the server says" if store.startswith("http") else "repair it or move it away"
-            raise BadInput(f"{store}: not logged ({reason}); {way}, then: fedweave log") from error
-        print(f"MLflow has {folder.relative_to(RESULTS)}: {record}", flush=True)
+        print(f"MLflow has {folder.relative_to(RESULTS)}: {log_study(folder, models=models)}", flush=True)
 
 
 def try_log_study(folder: Path) -> None:
     """Bring MLflow up to date with results/<study>; a failure is one line only, because it can be repeated later."""
     try:
         print(f"MLflow: {log_study(folder)}", flush=True)
-    except (BadInput, MlflowException, SQLAlchemyError, OSError) as error:
-        stamp.report_failure(folder.relative_to(RESULTS).as_posix(), error)
+    except (BadInput, OSError) as error:
+        stamp.report_failure(str(error))
 
 
 def log_study(folder: Path | str, uri: str | None = None, models: bool = False) -> StudyRecord:
@@ -95,7 +87,7 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
     with locked():
         digest, study = stamp.results_digest(Path(folder)), results.load_study(folder)
         _check_folder(study)
-        with database.disk_errors(uri or mlflow.get_tracking_uri(), study.name):
+        with database.store_errors(uri or mlflow.get_tracking_uri(), study.name):
             store = writer.connect(study.name, uri)
             tables = results.load_tables(study)
             outcome = versions.synchronise(store, [*entries.units(study, tables)])

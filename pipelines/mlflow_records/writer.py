@@ -95,7 +95,7 @@ def connect(experiment: str, uri: str | None = None) -> Store:
 
     Raises:
         BadInput: the store is a file that is not a database, was written in another folder, or cannot be written, or is
-            a server that does not answer; or the file with the project's name is damaged.
+            a server that does not answer.
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints the errors that it also raises

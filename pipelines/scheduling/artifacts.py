@@ -2,9 +2,7 @@
 
 import base64
 import re
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from fedweave.results import Study, Tables
 
 PARENT = "mlflow.parentRunId"
+SVG = "image/svg+xml"
 # Prefect cuts a table that is wider than its page, and a description at the end of its line.
 ABOUT = "verdict: against the leader of the task; ▲ better, ▽ worse, ≈ equivalent (margin: {margins}), ? open: {open}"
 VERDICTS = {
@@ -143,6 +142,7 @@ def _key(name: str) -> str:
 def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
     """(picture as a data URL, description): convergence, clients and labels of every task."""
     from fedweave import plots
+    from fedweave.plots.style import standalone
     from fedweave.report import page, task_view
 
     styles = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
@@ -153,22 +153,13 @@ def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
         points = {name: run.info["point"] for name, run in runs.items()}
         curves = curves[curves["point"] == curves["run"].map(points)]
         figure = plots.convergence(curves, styles, metric, bold=task_view.coloured_methods(board))
-        yield _svg(figure), f"{task}: test {metric} by round, as reported"
+        yield _data_url(SVG, standalone(figure).encode()), f"{task}: test {metric} by round, as reported"
         ticks = task_view.client_ticks([runs[name] for name in board["run"]], tables.clients)
-        yield _svg(plots.client_spread(ticks, styles, metric)), f"{task}: {metric} of every client"
+        figure = plots.client_spread(ticks, styles, metric)
+        yield _data_url(SVG, standalone(figure).encode()), f"{task}: {metric} of every client"
         labels = paths.PARTITIONS / str(task) / "labels.png"
         if labels.is_file():
             yield _data_url("image/png", labels.read_bytes()), f"{task}: rows of each label that a client holds"
-
-
-def _svg(drawing: str) -> str:
-    """A data URL of a drawing as a standalone picture."""
-    from fedweave import plots
-
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "figure.svg")
-        plots.save(file, drawing)
-        return _data_url("image/svg+xml", file.read_bytes())
 
 
 def _data_url(kind: str, content: bytes) -> str:

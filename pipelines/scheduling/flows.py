@@ -19,8 +19,6 @@ from prefect.states import Completed
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from fedweave.errors import BadInput, exit_code
-from fedweave.files.atomic import user_errors
 from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
@@ -28,13 +26,13 @@ from fedweave.study.spec import PARAMS
 from .. import addresses
 from ..mlflow_records import synchronise
 from ..paths import RESULTS
-from ..processes import exit_after
-from . import dvc_graph, flow_options, host, planning, pool_names, ray_cluster, remote_stages, server_watch, slurm_flow
+from . import dvc_graph, host, planning, pool_names, ray_cluster, remote_stages, server_watch, slurm_flow
 from .artifacts import FlowProgress, RoundProgress, publish
 from .dvc_graph import StaleStage
 from .gpus import visible_devices
-from .host import EXPECTED, FailedStages, PermanentFailure, StageError, fail_in_one_line
-from .pool import Place, WorkerLostError, cancel_remote_runs, check_project, run_remotely, server_settings
+from .host import FailedStages, PermanentFailure, StageError, fail_in_one_line
+from .pool import WorkerLostError, cancel_remote_runs, check_project, run_remotely, server_settings
+from .pool_names import Place
 
 # Words of DVC about a stage that did not run -> name of its state in the UI
 NOT_RUN = {"didn't change, skipping": "Unchanged", "is cached - skipping run": "Restored"}
@@ -259,27 +257,19 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
     create_table_artifact(outputs, key="outputs", description=f"what {work_order.stage} made, in the DVC remote")
 
 
-def main() -> None:
-    """Run the flow from the command line: on the server of `make ui` if it runs, else on a temporary one."""
-    try:
-        with user_errors():
-            flow_options.run(_run)
-    except EXPECTED as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(exit_code(error) if isinstance(error, BadInput) else 1)
-
-
-def _run(**options: Any) -> None:
-    _ = options["study"] and catalogue.find_file(options["study"])
+def start(study: str, where: Place, **options: Any) -> None:
+    """Run `reproduce` for the command line: on the server of `make ui` if it runs, else on a temporary one."""
+    if study:
+        catalogue.find_file(study)
     addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
     server, pool = server_settings(), pool_names.current_pool()
-    if options["where"] == "workers":
+    if where == "workers":
         check_project(server)
-    if not options["study"]:
+    if not study:
         dvc_graph.check()  # before a server starts
-    with server_watch.use(server), tags(pool):
-        reproduce(**options)
-
-
-if __name__ == "__main__":
-    exit_after(main)
+    try:
+        with server_watch.use(server), tags(pool):
+            reproduce(study=study, where=where, **options)
+    except (StageError, PermanentFailure, FailedStages) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)

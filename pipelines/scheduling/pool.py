@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import ArtifactFilter, FlowRunFilter
@@ -19,7 +19,6 @@ from prefect.states import Cancelling
 from .. import addresses
 from . import pool_names, pool_owner, remote_stages
 
-Place = Literal["here", "workers", "ray", "slurm"]
 POLL = 2.0  # seconds between two queries about a stage on a worker
 
 

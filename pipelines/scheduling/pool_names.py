@@ -1,9 +1,12 @@
-"""Names of a pool and of its deployments: the defaults, or names of the project where projects share a server."""
+"""Names of the places where training runs, and of a pool and its deployments: the defaults, or those of the project."""
 
 import os
 import re
+from typing import Literal
 
 from fedweave.errors import BadInput, format_value
+
+Place = Literal["here", "workers", "ray", "slurm"]  # where the training of a flow runs
 
 VARIABLE = "FEDWEAVE_POOL"  # environment variable with the pool; in .env it holds for all hosts of the project
 DEFAULT = "gpu-pool"

@@ -81,8 +81,12 @@ def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
     Raises:
         BadInput: this is no host of a SLURM cluster, or a request is refused.
     """
+    tried: list[Resources] = []
     for stage, method in sorted(set(kinds)):
         resources = cluster.resources(stage, method)
+        if resources in tried:
+            continue
+        tried.append(resources)
         options = {"cpus-per-task": resources.cpus, "time": resources.minutes, "mem": resources.mem}
         options |= {"partition": resources.partition, "gpus-per-node": resources.gpus or None, **resources.sbatch_flags}
         given = {name: value for name, value in options.items() if value is not None}

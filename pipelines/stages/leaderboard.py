@@ -100,9 +100,9 @@ def main(study: str = "") -> None:
     show_stored(name, loaded, results.load_tables(loaded, paths.PARTITIONS))
 
 
-def show_stored(name: str, study: results.Study, tables: results.Tables) -> None:
-    """Print what `main` prints of the study `name`, which is loaded."""
-    console = terminal.console()
+def show_stored(name: str, study: results.Study, tables: results.Tables, console: Console | None = None) -> None:
+    """Print what `main` prints of the study `name`, which is loaded; default: to the terminal."""
+    console = console or terminal.console()
     if changed := stale_runs(study):
         console.print(_outdated_message(changed), soft_wrap=True)
     _print(console, study, tables)

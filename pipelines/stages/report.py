@@ -1,9 +1,6 @@
 """Stage `report`: one page that shows the study, and the leaderboard as text."""
 
 import io
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from fedweave import report, results
@@ -12,9 +9,8 @@ from fedweave.study import spec
 
 from .. import paths
 from ..processes import run_main
-from . import text_styles
 
-TERMINAL = {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}  # the terminal of leaderboard.txt
+WIDTH = 120  # columns of leaderboard.txt
 
 
 def main(study: str = "") -> None:
@@ -58,31 +54,15 @@ def partition_folder(folder: Path) -> Path:
 
 
 def write_board(name: str, study: results.Study, tables: results.Tables) -> None:
-    """Write leaderboard.txt in the folder of `study`: what the terminal shows of it, without styles.
+    """Write leaderboard.txt in the folder of `study`: what the terminal shows of it, without styles."""
+    from rich.console import Console
 
-    The text with styles is another file, because an editor, git and a mail show styles as codes.
-    """
     from . import leaderboard
 
     text = io.StringIO()
-    with _terminal_environment(), redirect_stdout(text):
-        leaderboard.show_stored(name, study, tables)
-    file, styled_text = study.folder / "leaderboard.txt", text.getvalue()
-    write_atomic(text_styles.styled_path(file), styled_text)
-    write_atomic(file, text_styles.remove_styles(styled_text))
-
-
-@contextmanager
-def _terminal_environment() -> Iterator[None]:
-    """Set the variables of `TERMINAL` during the block: Rich writes for the terminal that they describe."""
-    before = {name: os.environ.get(name) for name in TERMINAL}
-    os.environ.update(TERMINAL)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({name: value} if value is not None else {})
+    leaderboard.show_stored(name, study, tables, Console(file=text, width=WIDTH, force_terminal=False, markup=False))
+    lines = (line.rstrip() for line in text.getvalue().split("\n"))
+    write_atomic(study.folder / "leaderboard.txt", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fedweave.data import Dataset, Partition
 from fedweave.engine.records import Report
 from fedweave.errors import BadInput, ContestantFailed, Diverged, choose, relocate
-from fedweave.files.atomic import check_regular, check_writable, write_atomic
+from fedweave.files.atomic import check_writable, write_atomic
 from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
@@ -115,7 +115,6 @@ def tuned_values(study: StudySpec, key: str) -> dict[str, Any]:
         BadInput: the tune stage has not run, or its file is damaged.
     """
     file = paths.tuning_result(study.name, study.runs[key].task, key)
-    check_regular(file)
     try:
         return dict(json.loads(file.read_text(encoding="utf-8"))["best"])
     except (OSError, ValueError, KeyError, TypeError) as error:

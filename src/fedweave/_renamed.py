@@ -36,7 +36,7 @@ MOVED = {
         "graph_settings:setting collaboration:weights graph_quality:quality graph_controls:controls"
     ),
     ("server_networks", "families.networks"): "sheaf attention mlp maps collaborative graph architecture antisymmetric",
-    ("readers", "files"): "unpickler arrays tensors",
+    ("readers", "files"): "arrays",
     ("tensors", "processes"): "forks",
     ("runs", "processes"): "parallel",
     ("runs", "runs"): "preparation:build metric_check:row_checks units:row_checks",

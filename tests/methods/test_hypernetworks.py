@@ -7,9 +7,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from fedweave.client import out_of_place_steps
-from fedweave.client.out_of_place_steps import step_out_of_place
-from fedweave.client.solvers import SGD, Adam, GroupedSolver, Solver, clone
+from fedweave.client.solvers import SGD, Adam, GroupedSolver, clone
 from fedweave.engine import sent_downloads
 from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
@@ -81,35 +79,6 @@ def test_a_servers_step_needs_no_second_generation(name: str, settings: dict) ->
     with sent_downloads.store(server, ids, own):
         after = method.aggregate(server, ids, uploads, torch.ones(3))
     assert all(trees.tree_leaves(trees.tree_map(torch.equal, after, anew)))
-
-
-@pytest.mark.parametrize(
-    "solver",
-    [
-        SGD(lr=0.1, weight_decay=0.1),
-        SGD(lr=0.1, momentum=0.9, clip=0.3),
-        Adam(lr=0.2, weight_decay=0.1, clip=0.5),
-        GroupedSolver(solvers={"a": SGD(lr=0.1), "b": Adam(lr=0.2)}),
-    ],
-)
-def test_a_step_to_new_memory_has_the_bits_of_one_in_place(solver: Solver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Complete and in pieces. The earlier tensors are unchanged."""
-    g = torch.Generator().manual_seed(0)
-    params = {
-        "a/x": torch.randn(7, 20, generator=g),
-        "b/x": torch.randn(3, generator=g),
-        "b/y": torch.randn((), generator=g),
-    }
-    state = solver.init(params)
-    for piece in (out_of_place_steps.PIECE, 64):
-        monkeypatch.setattr(out_of_place_steps, "PIECE", piece)
-        grads = trees.tree_map(lambda v: torch.randn(v.shape, generator=g), params)
-        before = clone((params, state))
-        after = step_out_of_place(solver, params, clone(grads), state)
-        expected = solver.step_(clone(params), clone(grads), clone(state))
-        for pair in ((after, expected), ((params, state), before)):
-            assert all(trees.tree_leaves(trees.tree_map(torch.equal, *pair)))
-        params, state = after
 
 
 @pytest.mark.parametrize("name", STEADY)

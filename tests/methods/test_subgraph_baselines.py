@@ -175,7 +175,8 @@ def test_greedy_loss(all_nodes: bool) -> None:
         if live[b, s] and missing[b]:
             true = stock[places[b, m, : min(3, int(missing[b]))]]
             expected[b, m] += (made_[b, s].detach() - true).square().mean(1).min()
-    cost = lambda made_: generated_neighbours.greedy_costs(slots(made_, live, all_nodes), stock, places, missing)  # noqa: E731
+    features = generated_neighbours.Features.of(stock.unflatten(0, (3, 3)))
+    cost = lambda made_: generated_neighbours.greedy_costs(slots(made_, live, all_nodes), features, places, missing)  # noqa: E731
     torch.testing.assert_close(cost(made_).detach(), expected)
     assert torch.autograd.gradcheck(cost, made_)
     assert not torch.autograd.grad(cost(made_).sum(), made_)[0][~live].any()

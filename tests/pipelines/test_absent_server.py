@@ -15,7 +15,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines import addresses, processes
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.launching import board
-from fedweave.pipelines.mlflow_records import stamp, synchronise, tracking
+from fedweave.pipelines.mlflow_records import stamp, tracking
 from fedweave.pipelines.stages import leaderboard, report
 from tests.mlflow_store import small
 from tests.servers import free_port
@@ -48,11 +48,11 @@ def test_log_is_refused_at_once(absent_server: str) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_reproduction_shows_its_leaderboard_and_reports_the_failure_once(
+def test_a_reproduction_shows_its_leaderboard_and_no_link(
     absent_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The stage `report` prints it. The end neither tries again nor prints a link. A later success clears it."""
-    start, folder = time.time() - 1, small(Path("results", "toy"))
+    """The stage `report` prints the failure, and so does the end, which tries again."""
+    folder = small(Path("results", "toy"))
     results.write(folder)
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     stamp.write("before", "toy", absent_server, {"blobs": "#/one"}, "")
@@ -60,26 +60,7 @@ def test_a_reproduction_shows_its_leaderboard_and_reports_the_failure_once(
     monkeypatch.setattr(report, "write_board", lambda *_: (folder / "leaderboard.txt").write_text("best\n"))
     report.main("toy")
     assert capfd.readouterr().err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
-    with monkeypatch.context() as once:
-        once.setattr(synchronise, "run_in_subprocess", lambda folder, study: pytest.fail("tried again"))
-        board.main(str(start))
-    captured = capfd.readouterr()
-    assert captured.out.splitlines()[0] == "best"
-    assert "MLflow" not in captured.out + captured.err
-    stamp.write("now", "toy", absent_server, {"blobs": "#/one"}, "")
-    assert stamp.last_failure("toy") == 0
-
-
-def test_an_idle_reproduction_reports_the_failure_after_the_leaderboard(
-    absent_server: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """A failure from before this reproduction is tried again."""
-    results.write(small(Path("results", "toy")))
-    Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
-    Path("results", "toy", "leaderboard.txt").write_text("best\n")
-    stamp.write("before", "toy", absent_server, {"blobs": "#/one"}, "")
-    stamp.record_failure("toy")
-    board.main(str(time.time() + 1))
+    board.main(str(time.time()))
     captured = capfd.readouterr()
     assert captured.err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
     assert [words.partition(" in ")[0] for words in captured.out.splitlines()] == ["best", "all"]
@@ -95,10 +76,12 @@ def test_no_link_leads_to_a_server_that_has_ended(
     board_file.parent.mkdir(parents=True)
     board_file.write_text("best\n")
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
-    stamp.write("now", "toy", absent_server, {"blobs": "#/one"}, "")
+    digest = stamp.results_digest(board_file.parent)
+    stamp.write(digest, "toy", absent_server, {"blobs": "#/one"}, "")
     board.main()
     assert capfd.readouterr().out == "best\n"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    stamp.write(digest, "toy", "sqlite:///mlflow.db", {"blobs": "#/one"}, "")
     board.main()
     assert "blobs in MLflow" in capfd.readouterr().out
 
@@ -163,10 +146,6 @@ def test_a_refusal_by_the_server_asks_to_move_no_file(absent_server: str, monkey
 def test_studies_with_similar_names_have_separate_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For example one in a folder, and one with a hyphen."""
     monkeypatch.chdir(tmp_path)
-    stamp.record_failure("paper-table1")
-    assert stamp.last_failure("paper/table1") == 0.0
-    stamp.record_failure("paper/table1")
     stamp.write("", "paper-table1", "elsewhere", {"toy": "#/1"}, "")
-    assert stamp.last_failure("paper/table1") > 0.0
     assert stamp.links("paper/table1") == {}
     assert stamp.links("paper-table1") == {"toy": "#/1"}

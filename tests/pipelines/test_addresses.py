@@ -55,22 +55,16 @@ def test_a_reproduction_with_a_wrong_port_starts_no_work(program: str, tmp_path:
     assert "Traceback" not in done.stderr
 
 
-def test_a_flow_names_a_server_that_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flow_names_a_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["flows"])
     monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it runs"))
     address = f"http://127.0.0.1:{free_port()}/api"
-    with temporary_settings({PREFECT_API_URL: address}), pytest.raises(SystemExit) as end:
-        flows.main()
-    assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        f"error: PREFECT_API_URL: no Prefect server answers at {address} (Connection refused); start"
-    )
+    with temporary_settings({PREFECT_API_URL: address}), pytest.raises(BadInput) as refused:
+        flows.start(study="", where="here")
+    line = str(refused.value)
+    assert line.startswith(f"PREFECT_API_URL: no Prefect server answers at {address} (Connection refused); start")
     assert line.endswith("; start one: fedweave ui, or unset PREFECT_API_URL for a temporary one")
 
 

@@ -129,7 +129,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         assert ui.poll() is None, log.read_text()
         api = f"http://127.0.0.1:{prefect}"
         ports = {"MLFLOW_PORT": str(mlflow), "PREFECT_API_URL": f"{api}/api"}
-        project.python("fedweave.pipelines.scheduling.flows", "--retries", "0", **ports)
+        project.python("fedweave.pipelines.commands.main", "flow", "--retries", "0", **ports)
         yield Site(f"http://127.0.0.1:{mlflow}", api, project, base)
         os.kill(ui.pid, signal.SIGTERM)
         assert ui.wait(40) == 128 + signal.SIGTERM, log.read_text()

@@ -1,7 +1,9 @@
 """Stages as jobs of submitit, here by its executor for one machine: from `submit` to the commit of `collect`."""
 
 import os
+import re
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -285,3 +287,18 @@ def test_without_slurm_a_submission_is_refused_in_one_line(monkeypatch: pytest.M
     monkeypatch.setenv("PATH", "")
     with pytest.raises(BadInput, match=r"sbatch: not found.*executor: local in cluster\.yaml"):
         slurm.check(resources.Cluster(), [("train", "ditto")])
+
+
+def test_equal_requests_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`sbatch` takes a while to answer, and a study has dozens of runs."""
+    tried: list[str] = []
+
+    def sbatch(*words: str) -> subprocess.CompletedProcess[str]:
+        tried.append(" ".join(words))
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+    monkeypatch.setattr(slurm, "_run", sbatch)
+    monkeypatch.setattr(slurm, "run_program", lambda *_: "")
+    cluster = resources.Cluster(methods={"ditto": {"cpus": 4}, "fedper": {"cpus": 4}})
+    slurm.check(cluster, [(stage, method) for stage in ("train", "tune") for method in ("ditto", "fedper", "fedavg")])
+    assert [re.findall(r"cpus-per-task=(\d)", words) for words in tried] == [["4"], ["1"]]

@@ -228,7 +228,6 @@ def test_everything_that_trains_is_a_dependency(project: Project, original: dict
         *("study/plugins.py", "study/code.py", "runs/dependencies.py"),  # they list the code, and run none
         *("study/validate.py", "study/search_spaces.py", "study/task_blocks.py", "study/known_shapes.py"),  # checks
         "_renamed.py",  # old names of modules
-        "client/out_of_place_steps.py",  # of a family that this method does not have
         # Scaling uses another part of their package.
         *("exported_model/columns.py", "exported_model/model.py", "exported_model/serving.py"),
     }

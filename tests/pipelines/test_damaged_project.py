@@ -1,6 +1,5 @@
 """Files of a project that DVC cannot read end every command in one line, before a server or a stage starts."""
 
-import sys
 import threading
 from pathlib import Path
 
@@ -46,13 +45,8 @@ def test_a_plan_waits_for_the_lock_of_dvc(project: Path, monkeypatch: pytest.Mon
     assert [stage.name for stage in dvc_graph.plan().stale] == ["download@digits"]
 
 
-def test_a_flow_starts_no_server(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_flow_starts_no_server(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (project / "params.yaml").write_text("study: first\n")
-    monkeypatch.setattr(sys, "argv", ["flow"])
     monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it started"))
-    with pytest.raises(SystemExit) as caught:
-        flows.main()
-    assert caught.value.code == 2
-    assert "DVC cannot read the project" in capsys.readouterr().err
+    with pytest.raises(BadInput, match="DVC cannot read the project"):
+        flows.start(study="", where="here")

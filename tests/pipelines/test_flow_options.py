@@ -4,78 +4,83 @@ import errno
 import inspect
 import logging
 import os
-import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prefect.settings import PREFECT_API_URL
 
-from fedweave.pipelines.scheduling import flow_options, flows, host
+from fedweave.pipelines.commands import main
+from fedweave.pipelines.scheduling import flows, host
+from tests.servers import ROOT
+
+DEFAULTS = {name: parameter.default for name, parameter in inspect.signature(flows.reproduce).parameters.items()}
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("--retries -1", "'--retries': -1 is not a whole number from 0 on"),
-        ("--parallel two", "'--parallel': two is not a whole number from 0 on"),
-        ("--share x", "'--share': x is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
-        ("--share 0", "'--share': 0 is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
-        ("--share 1.5", "'--share': 1.5 is not a share of a GPU; give one above 0 and at most 1, such as 0.25"),
-    ],
-)
-def test_an_invalid_number_is_refused(
-    words: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["flows", *words.split()])
-    with pytest.raises(SystemExit) as end:
-        flow_options.run(lambda **_: pytest.fail("it runs"))
-    assert end.value.code == 2
-    message = capsys.readouterr().err.partition("Error")[2]
-    assert re.findall(r"[^\s─│╭╮╰╯]+", message) == f"Invalid value for {line}".split()
+@pytest.fixture
+def flow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The command with these words, in which no flow begins; returns its exit code."""
+    monkeypatch.setattr(flows, "server_settings", dict)
+    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it began"))
 
-
-def test_the_flow_gets_what_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without options they are the defaults of the flow, but for the stages at once: those of a whole host."""
-    given: list[dict[str, object]] = []
-    for words in ("", "--targets tune --targets train@a --gpus 0 --gpus 1,2 --share 0.5 --parallel 0 --where ray"):
-        monkeypatch.setattr(sys, "argv", ["flows", *words.split()])
+    def command(*words: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["fedweave", "flow", *words])
         with pytest.raises(SystemExit) as end:
-            flow_options.run(lambda **options: given.append(options))
-        assert not end.value.code
-    defaults = {name: parameter.default for name, parameter in inspect.signature(flows.reproduce).parameters.items()}
-    assert given[0] == {**defaults, "parallel": os.cpu_count()}
-    chosen = {"targets": ["tune", "train@a"], "gpus": ["0", "1,2"], "share": 0.5, "parallel": 0, "where": "ray"}
-    assert given[1] == {**defaults, **chosen}
+            main.main()
+        return cast(int, end.value.code or 0)
+
+    return command
 
 
-def test_the_help_shows_the_default_of_every_option(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("share", ["0", "-1", "1.5", "nan"])
+def test_an_invalid_share_of_a_gpu_is_refused(
+    flow: Callable[..., int], share: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["flows", "--help"])
-    with pytest.raises(SystemExit) as end:
-        flow_options.run(lambda **_: pytest.fail("it runs"))
-    assert end.value.code == 0
-    text = capsys.readouterr().out
-    assert "Usage: fedweave flow" in text
-    table = text.partition("Options")[2]
-    for name in inspect.signature(flows.reproduce).parameters:
-        described = re.search(rf"--{name} (.*?)(?=\n│ --)", table, re.DOTALL)
-        assert described is not None, name
-        assert "default: " in described[1], name
+    assert flow(f"--share={share}") == 2
+    line = f"error: --share: {share} is not a share of a GPU; give one above 0 and at most 1, such as 0.25\n"
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("words", ["--retries -1", "--parallel -1", "--parallel two", "--where there"])
+def test_an_invalid_word_is_refused(flow: Callable[..., int], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert flow(*words.split()) == 2
+    assert f"Invalid value for '{words.split()[0]}'" in capsys.readouterr().err
+
+
+def test_the_flow_gets_what_the_options_say(flow: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without options they are the defaults of the flow, but for the stages at once: those of a whole host.
+
+    No server is needed, as no flow runs.
+    """
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(flows, "server_settings", lambda: {PREFECT_API_URL: "http://127.0.0.1:9/api"})
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(flows, "reproduce", lambda **options: given.append(options))
+    for words in (
+        "--study studies/quick.yaml",
+        "--study quick --targets tune --targets train@a --gpus 0 --gpus 1,2 --share 0.5 --parallel 0 --where ray",
+    ):
+        assert flow(*words.split()) == 0
+    assert given[0] == {**DEFAULTS, "study": "studies/quick.yaml", "parallel": os.cpu_count()}
+    chosen = {"targets": ["tune", "train@a"], "gpus": ["0", "1,2"], "share": 0.5, "parallel": 0, "where": "ray"}
+    assert given[1] == {**DEFAULTS, "study": "quick", **chosen}
+
+
+def test_a_flow_of_an_unknown_study_starts_no_server(
+    flow: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert flow("--study", "quik") == 2
+    assert "study: 'quik' is unknown; did you mean 'quick'" in capsys.readouterr().err
 
 
 def test_a_folder_without_a_study_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    flow: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["flows"])
-    monkeypatch.setattr(flows, "server_settings", dict)
-    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it runs"))
-    with pytest.raises(SystemExit) as end:
-        flows.main()
-    assert end.value.code == 2
+    assert flow() == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: params.yaml: not found; ")
 
@@ -98,6 +103,7 @@ def test_an_error_ends_a_flow_in_one_line(
     line: str,
     code: int,
     server: dict[Any, str],
+    flow: Callable[..., int],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -106,13 +112,10 @@ def test_an_error_ends_a_flow_in_one_line(
     def fail(**_: object) -> None:
         raise error
 
-    monkeypatch.setattr(sys, "argv", ["flows"])
     monkeypatch.setattr(flows, "server_settings", lambda: server)
     monkeypatch.setattr(flows.dvc_graph, "check", lambda: None)
     monkeypatch.setattr(flows, "reproduce", fail)
-    with pytest.raises(SystemExit) as end:
-        flows.main()
-    assert end.value.code == code
+    assert flow() == code
     errors = capsys.readouterr().err
     assert errors.startswith(line)
     assert errors.count("\n") == 1

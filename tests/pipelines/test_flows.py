@@ -173,7 +173,7 @@ def test_refused_input_is_not_tried_again(project: Path, monkeypatch: pytest.Mon
 def run_flow(folder: Path, server: str, *options: str) -> "subprocess.CompletedProcess[str]":
     """The flow as the command of a terminal; its log is on stderr."""
     environment = {**os.environ, "PREFECT_API_URL": server, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    command = [sys.executable, "-m", "fedweave.pipelines.scheduling.flows", *options]
+    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "flow", *options]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -227,7 +227,7 @@ def test_a_flow_is_refused_while_another_runs_stages(project: Path, reporting: s
     """DVC says which path is busy; the files that it read are not wrong."""
     Path("hold").touch()
     environment = {"PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    command = [sys.executable, "-m", "fedweave.pipelines.scheduling.flows", "--parallel", "2"]
+    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "flow", "--parallel", "2"]
     with process(command, project, environment, project / "flow.log") as flow:
         assert until(lambda: len(list(Path("pids").iterdir())) == 2, 120), Path("flow.log").read_text()[-3000:]
         done = run_flow(project, reporting)
@@ -271,7 +271,7 @@ def test_a_stopped_flow_leaves_no_stage_behind(
 ) -> None:
     Path("hold").touch()
     environment = {"SHELL": shell, "PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    command = [sys.executable, "-m", "fedweave.pipelines.scheduling.flows", "--parallel", "2"]
+    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "flow", "--parallel", "2"]
     with process(command, project, environment, project / "flow.log") as flow:
         assert until(lambda: len(list(Path("pids").iterdir())) == 2, 120), Path("flow.log").read_text()[-3000:]
         pids = [int(path.name) for path in Path("pids").iterdir()]

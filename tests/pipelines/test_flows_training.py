@@ -14,9 +14,10 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest
 
 RUN = "digits-fedavg_ft"
 IMPATIENT = """
-from fedweave.pipelines.scheduling import flows, server_watch
+from fedweave.pipelines.commands.main import main
+from fedweave.pipelines.scheduling import server_watch
 server_watch.LOSS_TIMEOUT = 8.0
-flows.main()
+main()
 """
 
 
@@ -28,9 +29,11 @@ def test_a_retry_continues_from_the_last_checkpoint(
     """
     project = partitioned_project.copy(tmp_path / "project")
     results = project.folder / "results" / "small" / "runs" / RUN
-    log = tmp_path / "project-flows.log"
+    log = tmp_path / "project-main.log"
     arguments = ("--targets", f"train@{RUN}", "--retries", "1")
-    with project.background("fedweave.pipelines.scheduling.flows", *arguments, PREFECT_API_URL=prefect_api) as flow:
+    with project.background(
+        "fedweave.pipelines.commands.main", "flow", *arguments, PREFECT_API_URL=prefect_api
+    ) as flow:
         assert until(lambda: "round 20/60" in log.read_text(), 300), log.read_text()
         assert until(lambda: newest_checkpoint(project.folder) >= 20)
         (training,) = running("launching/launcher.py train", project.folder)
@@ -52,7 +55,7 @@ def test_a_flow_whose_server_is_killed_ends_in_one_line_and_goes_on(
 ) -> None:
     """It leaves no process. The same command continues from the checkpoint, on a server of its own."""
     project, log = partitioned_project.copy(tmp_path / "project"), tmp_path / "flow.log"
-    command = [sys.executable, "-c", IMPATIENT, "--targets", f"train@{RUN}"]
+    command = [sys.executable, "-c", IMPATIENT, "flow", "--targets", f"train@{RUN}"]
     with (
         prefect_server(tmp_path / "home") as api,
         process(command, project.folder, {**project.env, "PREFECT_API_URL": api}, log) as flow,

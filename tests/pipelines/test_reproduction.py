@@ -124,11 +124,16 @@ def test_printed_weights_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / FOLDER).rglob("*.sizes.csv")), ids=lambda path: path.stem)
 def test_printed_sizes_are_those_of_the_papers(path: Path) -> None:
-    """Every number that the paper prints of a data set stands beside ours."""
-    board = printed_rows(str(path.relative_to(ROOT / FOLDER)).removesuffix(".sizes.csv"))
+    """Every number that the paper prints of a data set or model stands beside ours."""
+    paper, table = str(path.relative_to(ROOT / FOLDER)).removesuffix(".sizes.csv").split("/")
     for line in pd.read_csv(path, na_values=results.EMPTY).to_dict("records"):
         beside = {name: line.get(f"{label}, printed", float("nan")) for name, label in SIZES.items()}
-        expected = {name: row["mean"] for name, row in board[line["key"]].items()}
+        expected = {
+            row.metric: row.mean
+            for row in published.rows(paper)
+            if row.table == table and ", ".join(filter(None, (row.dataset, row.setting, row.method))) == line["key"]
+        }
+        assert expected
         assert {name: value for name, value in beside.items() if value == value} == expected
         assert all(line[SIZES[name]] > 0 for name in expected)
 
@@ -221,10 +226,13 @@ def test_sizes_stand_beside_the_printed_ones(folder: Path) -> None:
     target = folder / reproduction.TABLES / "fedsheafhn/table4.sizes.csv"
     source = folder / "results/fedsheafhn/table4/measures.csv"
     source.parent.mkdir(parents=True)
+    (folder / "studies").symlink_to(ROOT / "studies")
+    part = {"task": "cora-disjoint10", "dataset": "cora", "setting": "disjoint/clients10"}
+    whole = {"task": "cora-original", "dataset": "cora", "setting": "original"}
     measures = [
-        {"dataset": "cora", "setting": "disjoint/clients10", "quantity": "num_nodes", "value": 248.5, "printed": 249},
-        {"dataset": "cora", "setting": "disjoint/clients10", "quantity": "num_edges", "value": 891.25, "printed": None},
-        {"dataset": "cora", "setting": "original", "quantity": "num_classes", "value": 7, "printed": 7},
+        {**part, "quantity": "num_nodes", "value": 248.5, "printed": 249},
+        {**part, "quantity": "num_edges", "value": 891.25, "printed": None},
+        {**whole, "quantity": "num_classes", "value": 7, "printed": 7},
     ]
     pd.DataFrame(measures).to_csv(source, index=False)
     reproduction.merge("fedsheafhn/table4")
@@ -236,6 +244,20 @@ def test_sizes_stand_beside_the_printed_ones(folder: Path) -> None:
     lines += [f'"cora, original","cora, original",{n},7,–,–' for n in (7, 8)]
     assert first.splitlines() == lines[:3]
     assert target.read_text().splitlines() == [*lines[:2], lines[3]]
+
+
+def test_sizes_have_the_names_of_the_printed_column_and_row(folder: Path) -> None:
+    """Our task is "cifar100, superclass"; the paper prints its model in the row CNN of a table without data sets."""
+    source = folder / "results/shn/table6/measures.csv"
+    source.parent.mkdir(parents=True)
+    (folder / "studies").symlink_to(ROOT / "studies")
+    task = {"task": "cifar100", "dataset": "cifar100", "setting": "superclass", "quantity": "num_parameters"}
+    pd.DataFrame([{**task, "value": 128832, "printed": 128832}]).to_csv(source, index=False)
+    reproduction.merge("shn/table6")
+    stored = pd.read_csv(folder / reproduction.TABLES / "shn/table6.sizes.csv")
+    assert stored[["key", "parameters", "parameters, printed"]].to_numpy().tolist() == [
+        ["client-model, CNN", 128832, 128832]
+    ]
 
 
 QUESTIONS = {

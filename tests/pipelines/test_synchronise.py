@@ -203,8 +203,8 @@ def test_the_page_is_written_and_one_line_reports_that_mlflow_is_not(
     report.main("toy")
     assert (folder / "report.html").is_file()
     (line,) = capfd.readouterr().err.splitlines()
-    words = {"store": f": {tmp_path}/broken.db: no database", "process": " (its process was lost); later:"}
-    assert line.startswith(f"not logged to MLflow{words[damage]}")
+    words = {"store": f"{tmp_path}/broken.db: no database", "process": "its process was lost; later:"}
+    assert line.startswith(f"not logged to MLflow: {words[damage]}")
     assert line.endswith(": fedweave log toy")
 
 

@@ -213,7 +213,7 @@ def test_two_workers_in_clones_train_for_one_writer(
     with clones[0].background(*words, "one", **api), clones[1].background(*words, "two", **api):
         targets = [f"train@{run}" for run in runs]
         options = ("--where", "workers", *(word for target in targets for word in ("--targets", target)))
-        done = writer.python("fedweave.pipelines.scheduling.flows", *options, check=False, **api)
+        done = writer.python("fedweave.pipelines.commands.main", "flow", *options, check=False, **api)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     trained = [sorted(path.name for path in (clone.folder / "results/small/runs").glob("*")) for clone in clones]
     assert (

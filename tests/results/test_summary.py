@@ -14,8 +14,7 @@ import pytest
 from rich.console import Console
 
 from fedweave import plots, report, results
-from fedweave.errors import BadInput
-from fedweave.pipelines.stages import leaderboard, text_styles
+from fedweave.pipelines.stages import leaderboard
 from fedweave.pipelines.stages import report as report_stage
 from fedweave.report import page as page_data
 from fedweave.report.summary import summary
@@ -267,8 +266,9 @@ def test_terminal_and_page_have_the_same_lines(
     assert f"{row['low']:.2f} to {row['high']:.2f}" in shown
 
 
-def test_the_file_is_plain_text_and_a_terminal_gets_the_styles(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Styles of another version of the file are not used."""
+def test_the_file_is_plain_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the stage runs in a terminal that has colours."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.chdir(folder.parents[1])
     file = Path("results", "arms", "leaderboard.txt")
     study = results.load_study(file.parent)
@@ -276,10 +276,7 @@ def test_the_file_is_plain_text_and_a_terminal_gets_the_styles(folder: Path, mon
     text = file.read_text(encoding="utf-8")
     assert "\x1b" not in text
     assert not any(line.endswith(" ") for line in text.splitlines())
-    assert "\x1b[1m" in text_styles.read(file)
-    assert text_styles.remove_styles(text_styles.read(file)) == text
-    file.write_text("another board\n", encoding="utf-8")
-    assert text_styles.read(file) == "another board\n"
+    assert max(map(len, text.splitlines()[:4])) <= 120
 
 
 def test_tasks_have_one_order_in_all_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -343,10 +340,7 @@ def test_a_narrow_terminal_shows_fewer_and_complete_columns(
         assert f"{row['post']:.2f}  " in shown
 
 
-def test_names_and_groups_must_fit_the_clients(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "results" / "s", "t", "FedAMP", 0.0, {"client_names": ["a", "b"]}, (0,), 8, 2, draws())
-    with pytest.raises(BadInput, match=r"run\.json: client_names: 2 entries for 8 clients; train the run again"):
-        results.load_run(run)
+def test_clients_without_names_have_numbers(tmp_path: Path) -> None:
     plain = write_run(tmp_path / "results" / "u", "t", "FedAMP", 0.0, {}, (0,), 8, 2, draws())
     assert results.load_run(plain).client_names == [f"client {i}" for i in range(8)]
     assert results.load_run(plain).group_names(np.array([0, 2])) == ["group 0", "group 1", "group 2"]

@@ -21,7 +21,8 @@ from fedweave.engine import records, start
 from fedweave.engine.executors import Loop, Processes
 from fedweave.processes import forks, parallel
 from fedweave.runs import archive, build, federations, repetition, selection, tasks
-from fedweave.runs.repetition import History, PreparedRun
+from fedweave.runs.build import PreparedRun
+from fedweave.runs.history import History, record, select_rows
 from fedweave.study import objects, spec, validate
 from fedweave.tensors import native
 from fedweave.tensors.trees import tree_leaves
@@ -180,10 +181,10 @@ def record_rounds(rule: str, rounds: list[list[float]]) -> Iterator[tuple[Histor
         scores = {point: {"val": others, "test": others} for point in ("pre", "post")}
         scores[prepared_run.point] = {"val": validated, "test": others}
         models = {point: {"w": torch.full((len(values), 2), float(r))} for point in ("pre", "post")}
-        history = repetition.record(
+        history = record(
             history, records.Report(r, 0, 0, 0.0, 1.0, (), scores, models, {}, state, prepared_run.method), prepared_run
         )
-        reported = repetition.select_rows(history, prepared_run)
+        reported = select_rows(history, prepared_run)
         seen = np.array([[*row, *[NAN] * (len(values) - len(row))] for row in rounds[:r]])
         np.testing.assert_array_equal(reported, selection.select(seen, range(1, r + 1), rule, higher_is_better=True))
         # If no round can be reported yet, the newest models are stored.

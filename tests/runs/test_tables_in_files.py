@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import tiny
 from hosts import planned, rows_of, same
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fedweave as fw
+from fedweave.client.solvers import SGD
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Loop
 from fedweave.engine.records import Report
+from fedweave.engine.schedule import Training
 from fedweave.files.atomic import load_tensors
 from fedweave.graphs.quality import MEANING, SOURCES
 from fedweave.methods import METHODS
@@ -46,6 +50,59 @@ def test_every_method_has_the_results_of_tables_in_memory(name: str, late: bool)
     with temporary_storage() as files:
         *_, last = run(method, federation, replace(settings, storage=files), Loop())
         assert_close((last.state, last.scores), (expected.state, expected.scores), CLOSE)
+
+
+LARGE_RESULTS = [
+    pytest.param(name, marks=[] if name in {*QUICK, "fedsage", "fedper"} else [pytest.mark.acceptance])
+    for name in METHODS
+]
+
+
+@pytest.mark.parametrize("participation", [1.0, 0.6])
+@pytest.mark.parametrize("name", LARGE_RESULTS)
+def test_large_results_of_clients_go_to_files(name: str, participation: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here all are large. Optimisers are kept, so that every kind of result is there."""
+    monkeypatch.setattr("fedweave.tensors.storage.LARGE", 1)
+    kind = next(kind for kind in KINDS if tiny.suits(name, kind))
+    task, federation = (make() for make in tiny.TASKS[kind])
+    training = Training(batch_size=4, epochs=2, keep_optimizer=True)
+    method = tiny.method(name, task, kind, solver=SGD(lr=0.05, momentum=0.9), training=training)
+    settings = replace(SOME, rounds=3, participation=participation)
+    *_, expected = run(method, federation, settings, Loop())
+    with temporary_storage() as files:
+        *_, last = run(method, federation, replace(settings, storage=files), Loop())
+        assert_close((last.state, last.scores, last.models), (expected.state, expected.scores, expected.models), CLOSE)
+        private = tree_leaves((last.state.clients, last.state.optimizers, last.models["pre"]))
+        assert all(isinstance(leaf, Table) for leaf in private if leaf.ndim > 1)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Bytes of the largest tensor that an operation made in memory; views and tables in files are none."""
+
+    nbytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        old = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if type(t) is Tensor}
+        for made in tree_leaves(result):
+            if type(made) is Tensor and made.untyped_storage().data_ptr() not in old:
+                self.nbytes = max(self.nbytes, made.nbytes)
+        return result
+
+
+def test_no_round_has_the_generators_of_all_clients_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FedSage+ keeps a generator for every client, here of up to 45 kB. In memory there are two of them at most."""
+    monkeypatch.setattr("fedweave.tensors.storage.LARGE", 1)
+    monkeypatch.setattr("fedweave.tensors.tables.BLOCK", 1)
+    task, federation = (make() for make in tiny.TASKS["nodes"])
+    method = tiny.method("fedsage", task, "nodes", wide=256, bank_size=4, generator_rounds=1)
+    layer = max(p.numel() for p in method.network.parameters()) * task.dtype.itemsize
+    with LargestTensor() as in_memory:
+        [*run(method, federation, replace(SOME, rounds=2, participation=1.0), Loop())]
+    with temporary_storage() as files, LargestTensor() as in_files:
+        [*run(method, federation, replace(SOME, rounds=2, participation=1.0, storage=files), Loop())]
+    assert in_memory.nbytes >= federation.clients * layer
+    assert in_files.nbytes <= 2 * layer
 
 
 @pytest.mark.parametrize("name", ["fedamp", "fedfomo", "pfedla", "direct_matrix"])
@@ -139,6 +196,11 @@ def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedweave.runs.build.LARGE_TABLE", 1000)
     assert prepared("fedamp").has_mapped_tables
     assert not prepared("fedamp", store="memory").has_mapped_tables
+    generators = tiny.method("fedsage", tiny.TASKS["nodes"][0](), "nodes", wide=256)
+    monkeypatch.setattr("fedweave.runs.build.LARGE_TABLE", 4 * 6 * parameter_count(generators.network) - 1)
+    assert not prepared("fedamp").has_mapped_tables
+    assert replace(prepared("fedamp"), method=generators).has_mapped_tables
+    monkeypatch.setattr("fedweave.runs.build.LARGE_TABLE", 1000)
     monkeypatch.setattr("os.sysconf", lambda name: 100)
     with pytest.raises(fw.BadInput, match=r"evaluate\.clients: 6 clients .* evaluate a sample of up to"):
         prepared("fedamp", store="mapped")

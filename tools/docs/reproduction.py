@@ -22,7 +22,7 @@ from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
-from tools.docs.stored_numbers import CLIENTS, SIZES, printed_rows
+from tools.docs.stored_numbers import CLIENTS, SIZES, printed_rows, size_key
 from tools.pages import rewrite, store
 
 PAGE = Path("docs/reproduction.md")
@@ -42,7 +42,7 @@ COLUMNS = (
     "seeds",
 )
 VERDICTS = ("mark", *map(marks.control_column, marks.CONTROLS), "gain", "loss", "low", "high")
-MEASURES = ("dataset", "setting", "quantity", "value", "printed")
+MEASURES = ("task", "dataset", "setting", "quantity", "value", "printed")
 RESTORE_HINT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 
@@ -115,17 +115,22 @@ def merge_board(study: str) -> None:
 def merge_sizes(study: str) -> None:
     """Merge the sizes of data sets and models, ours and the printed ones, into docs/reproduction/<study>.sizes.csv.
 
+    Lines have the names of the printed column and row that their task is compared with.
+
     Raises:
         BadInput: the study has no measures.
     """
     source, target = paths.RESULTS / study / "measures.csv", TABLES / f"{study}.sizes.csv"
     rows = read_table(source, MEASURES, f"make it with: fedweave study use {study} && dvc repro")
+    blocks = {name: task.get("published") or {} for name, task in catalogue.expand(study)["tasks"].items()}
     lines: dict[str, dict[str, str]] = {}
     if target.is_file():
         old = pd.read_csv(target, dtype=str, keep_default_na=False)
         lines = {line["key"]: line for line in old.to_dict("records")}
     for row in rows[rows["quantity"].isin(SIZES) & rows["printed"].notna()].to_dict("records"):
-        key, name = f"{row['dataset']}, {row['setting']}", SIZES[row["quantity"]]
+        block, name = blocks[row["task"]], SIZES[row["quantity"]]
+        column = published.reference(block, row["dataset"], row["setting"])
+        key = size_key(column.dataset, column.setting, block.get("row", ""))
         line = lines.setdefault(key, {"key": key, "data set, setting": key})
         line |= {name: _shorten(row["value"]), f"{name}, printed": _shorten(row["printed"])}
     names = [column for name in SIZES.values() for column in (name, f"{name}, printed")]

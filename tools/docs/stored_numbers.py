@@ -33,6 +33,11 @@ Group = dict[str, Row]  # by method
 Board = dict[str, Group]  # by "data set, setting"
 
 
+def size_key(dataset: str, setting: str, row: str = "") -> str:
+    """The key of a printed size: its column, and the name of its row where it has one."""
+    return ", ".join(filter(None, (dataset, setting, row)))
+
+
 def rows(studies: str) -> Board:
     """The rows of one or several studies, with scores in the unit of the page.
 

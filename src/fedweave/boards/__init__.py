@@ -3,5 +3,3 @@
 from fedweave.boards.board import Board, read
 from fedweave.boards.judging import judge
 from fedweave.boards.submission import submit
-
-__all__ = ["Board", "judge", "read", "submit"]

@@ -9,6 +9,7 @@ from fedweave.comparison.plan import Plan
 from fedweave.comparison.results_folder import check_description, write_description
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.files.atomic import read
+from fedweave.study.spec import flatten
 
 EVALUATION = ("every", "select", "point", "clients")  # settings of the evaluation that change scores
 MOST_DIFFERENCES = 3  # that a message names
@@ -81,7 +82,7 @@ def _differences(plan: Plan, folder: Path, key: str, info: Mapping[str, Any]) ->
 def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that all runs of a comparison share, by the names of the arguments of `fw.compare`."""
     evaluation = {key: value for key, value in (spec.get("evaluate") or {}).items() if key in EVALUATION}
-    return _flatten({**(spec.get("train") or {}), **(spec.get("task") or {}), "evaluate": evaluation})
+    return flatten({**(spec.get("train") or {}), **(spec.get("task") or {}), "evaluate": evaluation})
 
 
 def _read_tuning(folder: Path, key: str, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,7 +92,7 @@ def _read_tuning(folder: Path, key: str, spec: Mapping[str, Any]) -> dict[str, A
     """
     best_file, trials_file = folder / f"{key}.json", folder / "trials" / f"{key}.json"
     best = read(best_file, _parse, "remove it")["best"] if best_file.is_file() else None
-    stored = _flatten({"train": spec.get("train") or {}, **(spec.get("method") or {})})
+    stored = flatten({"train": spec.get("train") or {}, **(spec.get("method") or {})})
     if best is None or any(stored.get(name) != value for name, value in best.items()):
         return {"tuned": (), "budget": _tuning(None)}  # a file of a search that this run has not used
     tuned = [name.removeprefix("train.") for name in best if name.startswith("train.")]
@@ -101,15 +102,7 @@ def _read_tuning(folder: Path, key: str, spec: Mapping[str, Any]) -> dict[str, A
 
 
 def _tuning(budget: Mapping[str, Any] | None) -> dict[str, Any]:
-    return _flatten({"tune": budget or {"trials": 0}})
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"model": {"name": "mlp"}} -> {"model.name": "mlp"}."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        flat |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat
+    return flatten({"tune": budget or {"trials": 0}})
 
 
 def _plain(value: Any) -> Any:

@@ -28,7 +28,7 @@ from fedweave.engine.timeline import Timeline
 from fedweave.engine.uploads import deliver, protect_uploads, reference
 from fedweave.tensors import recordings, trees
 from fedweave.tensors.products import use_fast_products
-from fedweave.tensors.storage import use_storage
+from fedweave.tensors.storage import store_rows, use_storage
 from fedweave.tensors.trees import Tree
 
 
@@ -79,7 +79,14 @@ def train(
     clients, states = trees.take(state.clients, ids), trees.take(state.optimizers, ids)
     guard = guard_call(method, "client_update", shared=shared, own=own, client=clients, data=data_of(cohort))
     with guard, use_fast_products([*method.network.parameters()]):
-        return LocalRound(shared, own, *executor.map(update, (own, clients, states), cohort))
+        return LocalRound(shared, own, *executor.map(update, (own, clients, states), cohort, _keep_private))
+
+
+def _keep_private(result: tuple[Update, Tree]) -> tuple[Update, Tree]:
+    """A client's result with everything but the upload in the files of the current storage, if there is one."""
+    update, states = result
+    client, model, states = store_rows((update.client, update.model, states))
+    return update._replace(client=client, model=model), states
 
 
 def run_round(
@@ -236,7 +243,11 @@ def run(
         method = current = stage.method.at(settings.seed, state.round)
         if evaluates:
             when = f"in the evaluation after round {state.round}"
-            with recordings.enable(executor.recorded), guards.forbid_unkeyed_draws(type(method).__name__, when):
+            with (
+                use_storage(settings.storage),
+                recordings.enable(executor.recorded),
+                guards.forbid_unkeyed_draws(type(method).__name__, when),
+            ):
                 scores, models = evaluate(method, state, present, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, present) | accountant.privacy_loss(state.round)
             vectors = portray(method, state.server, present)

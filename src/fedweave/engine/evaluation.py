@@ -18,6 +18,7 @@ from fedweave.graphs.quality import MEANING, quality
 from fedweave.graphs.weights import is_recordable
 from fedweave.tensors import trees
 from fedweave.tensors.products import use_fast_products
+from fedweave.tensors.storage import store_rows
 from fedweave.tensors.trees import Tree
 
 
@@ -47,7 +48,7 @@ def evaluate(
 
     clients = trees.take(state.clients, ids)
     with guard_call(method, "personalize", shared=shared, own=own, client=clients, data=data_of(cohort)):
-        pre = executor.map(personalize, (own, clients), cohort)
+        pre = executor.map(personalize, (own, clients), cohort, store_rows)
     models = {"pre": pre} if post is None else {"pre": pre, "post": _replace_nonfinite(post, pre)}
 
     pre_scores = _scores(method, pre, executor, cohort)

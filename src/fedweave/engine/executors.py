@@ -29,6 +29,7 @@ from fedweave.tensors.convolutions import use_products
 from fedweave.tensors.mapping import map_stacked
 from fedweave.tensors.trees import Tree
 
+Keep = Callable[[Tree], Tree]
 LARGE = 100_000  # parameters
 RECORDED = 5_000_000  # parameters up to which steps are recorded on a GPU
 FORKED = 5_000_000  # parameters up to which a core computes one client, and not a part of all products
@@ -52,13 +53,16 @@ class Executor(ABC):
     recorded: bool = False
 
     @abstractmethod
-    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+    def map(
+        self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort, keep: Keep = lambda tree: tree
+    ) -> Tree:
         """[function(*args_i, data_i) for every client i], stacked along a new leading axis [P, ...].
 
         Args:
             function: takes one slice of every tree in `stacked`, then a `ClientData`; returns a tree of tensors.
             stacked: trees with a leading axis [P, ...].
             cohort: the P participants.
+            keep: stores what a client returned before the next client begins; of no use to stacked clients.
         """
 
     def for_evaluation(self, cohort: Cohort) -> "Executor":
@@ -70,11 +74,14 @@ class Executor(ABC):
 class Loop(Executor):
     """One client after the other, without padding."""
 
-    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+    def map(
+        self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort, keep: Keep = lambda tree: tree
+    ) -> Tree:
         def run_client(i: int) -> Tree:
-            return function(*(trees.at(t, i) for t in stacked), cohort.client_data(i))
+            return function(*(trees.view_at(t, i) for t in stacked), cohort.client_data(i))
 
-        return trees.stack(trees.collect_for_stack(self._map_clients(run_client, len(cohort)), len(cohort)))
+        results = map(keep, self._map_clients(run_client, len(cohort)))
+        return trees.stack(trees.collect_for_stack(results, len(cohort)))
 
     def _map_clients(self, run_client: Callable[[int], Tree], count: int) -> Iterator[Tree]:
         return map(run_client, range(count))
@@ -113,7 +120,9 @@ class Batched(Executor):
     recorded: bool = False
     fitted: list[int] = field(default_factory=list, compare=False)
 
-    def map(self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort) -> Tree:
+    def map(
+        self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort, keep: Keep = lambda tree: tree
+    ) -> Tree:
         requested_size = size = min([self.chunk or len(cohort), *self.fitted])
         parts, start = [], 0
         while start < len(cohort):

@@ -87,7 +87,7 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     time = next(column["name"] for column in columns if column["role"] == "time")
     if len(table) < length:
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
-    order = as_times(table[time].to_numpy(), f"table: column {time!r}", decided=False)
+    order = as_times(table[time].to_numpy(), f"table: column {time!r}")
     latest = table.iloc[np.argsort(order, kind="stable")[-length:]]
     window = np.stack([as_numbers(latest[c["name"]], c["name"]) for c in columns if c["role"] == "value"], axis=1)
     if not np.isfinite(window).all():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 EXACT = 2**53  # above it float64 has no longer every whole number
-DATE = r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)"  # a few rows do not show which number is the day
+DATE = r"\s*(\d{1,2})[./-](\d{1,2})[./-]\d{2,4}(?!\d)"
 ISO = re.compile(r"\d{4}-\d\d(-\d\d([T ]\d\d[\d:.,]*(Z|[+-]\d\d(:?\d\d)?)?)?)?")
 # A time of day and a zone behind it: 17:00Z, T170000+0200, 17:00 UTC
 ZONE = re.compile(r"(?:\d:\d\d|T\d{4})[^+\-Z]*(?:Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)\s*$", re.IGNORECASE)
@@ -130,7 +130,7 @@ def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
         raise InputError(f"table: column {name!r} held numbers in training; give numbers ({reason})") from error
 
 
-def as_times(column: np.ndarray, where: str = "time", decided: bool = True) -> np.ndarray:
+def as_times(column: np.ndarray, where: str = "time") -> np.ndarray:
     """A time per row [M]: numbers as they are, dates and texts as microseconds since 1970; NaT is the least number.
 
     Whole numbers such as 20240131 or 202401 are dates if all of them are.
@@ -138,7 +138,6 @@ def as_times(column: np.ndarray, where: str = "time", decided: bool = True) -> n
     Args:
         column: numbers, dates, or texts.
         where: how a message begins.
-        decided: whether the rows may show which number of 3.4.2024 is the day; else such dates are refused.
 
     Raises:
         InputError: a time is missing, a text cannot be read as a time or can be read in two ways, or only some of the
@@ -158,7 +157,7 @@ def as_times(column: np.ndarray, where: str = "time", decided: bool = True) -> n
         return dates.astype("datetime64[us]").astype(np.int64)
     values = series.tolist()
     check_zones(values, where)
-    day_first = _has_day_first(values, where, decided)
+    day_first = _has_day_first(values, where)
     texts = [value for value in values if isinstance(value, str)]
     _refuse_unclear(texts, where)
     form = {"format": "ISO8601"} if texts and all(map(ISO.fullmatch, texts)) else {}
@@ -252,7 +251,7 @@ def _show(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]}...'"
 
 
-def _has_day_first(values: list[Any], where: str, decided: bool) -> bool:
+def _has_day_first(values: list[Any], where: str) -> bool:
     """Whether dates such as 31.5.2024 have the day before the month; one number above 12 decides for all rows.
 
     Raises:
@@ -261,10 +260,6 @@ def _has_day_first(values: list[Any], where: str, decided: bool) -> bool:
     texts = dict.fromkeys(value for value in values if isinstance(value, str))
     dates = {text: (int(match[1]), int(match[2])) for text in texts if (match := re.match(DATE, text))}
     day_first, month_first = (next((text for text in dates if dates[text][i] > 12), None) for i in (0, 1))
-    if dates and not decided:
-        raise InputError(
-            f"{where}: {_show(next(iter(dates)))} may have the day or the month first; for example 2021-04-03"
-        )
     if day_first and month_first:
         raise InputError(
             f"{where}: {_show(day_first)} has the day first, and {_show(month_first)} the month; "

@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.client.out_of_place_steps import step_out_of_place
-from fedweave.client.solvers import Solver
+from fedweave.client.solvers import Solver, clone
 from fedweave.engine import sent_downloads
 from fedweave.engine.guards import states
 from fedweave.engine.guards.hook_calls import guard_call
@@ -141,8 +140,8 @@ class GeneratedModels(Method):
             step = {name: -value for name, value in step.items()}
         penalty = trees.flatten_paths(self.regularise(server["phi"], fixed))
         step = {name: value + penalty[name] if name in penalty else value for name, value in step.items()}
-        phi, optimizer = step_out_of_place(
-            self.server_solver, trees.flatten_paths(server["phi"]), step, server["optimizer"]
+        phi, optimizer = self.server_solver.step_(
+            clone(trees.flatten_paths(server["phi"])), step, clone(server["optimizer"])
         )
         return {
             "phi": self.constrain(trees.unflatten_paths(phi)),

@@ -94,15 +94,32 @@ def draw_neighbours(key: Tensor, identities: Tensor, bank: Tensor, nodes: int) -
     return first_slots[..., None] + torch.arange(t, device=bank.device)
 
 
-def greedy_costs(slots: Sequence[Slot], table: Tensor, rows: Tensor, missing: Tensor) -> Tensor:
+class Features(NamedTuple):
+    """Features of true neighbours.
+
+    Attributes:
+        table: [R, F].
+        lengths: [R] their squared lengths.
+    """
+
+    table: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def of(cls, parts: Tensor) -> "Features":
+        """The rows of `parts` [N, ..., F], measured part by part, because the parts of all clients are large."""
+        return cls(parts.flatten(0, -2), torch.cat([part.square().sum(-1).flatten() for part in parts]))
+
+
+def greedy_costs(slots: Sequence[Slot], true: Features, rows: Tensor, missing: Tensor) -> Tensor:
     """Per node, the sum over its generated neighbours of the smallest mean squared error to a true one: [V, M].
 
     Args:
         slots: generated neighbours.
-        table, rows: [R, F] and [V, M, T]; table[rows] has M choices of T true neighbours for every node.
+        true, rows: R rows, and [V, M, T]; they have M choices of T true neighbours for every node.
         missing: [V] how many of a node's T neighbours count; a node without any costs nothing.
     """
-    costs, lengths = table.new_zeros(rows.shape[:2]), table.square().sum(-1)
+    (table, lengths), costs = true, true.table.new_zeros(rows.shape[:2])
     is_true = torch.arange(rows.shape[-1], device=table.device) < missing[:, None]
     for nodes, features, live in slots:
         true_rows = rows[nodes]
@@ -229,6 +246,7 @@ class GeneratedNeighbours(Method):
         `shared` has the "bank" of all clients.
         """
         graph, bank = impair(data, self.hidden_share, self.most, dropout_keys.fold(state["key"], 1)), shared["bank"]
+        own_features, others = Features.of(data.arrays["x"][None]), Features.of(bank)
 
         def losses(model: Params, rows: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
             degree, slots = self.generate(
@@ -243,9 +261,9 @@ class GeneratedNeighbours(Method):
             )
             values = self.task.row_loss(logits[rows], self.task.targets(data, rows))
             values = values + F.smooth_l1_loss(degree[rows], graph.missing[rows].to(degree.dtype), reduction="none")
-            errors = greedy_costs(slots, data.arrays["x"], graph.hidden_neighbours[:, None], graph.missing)[:, 0]
+            errors = greedy_costs(slots, own_features, graph.hidden_neighbours[:, None], graph.missing)[:, 0]
             other_errors = greedy_costs(
-                slots, bank.flatten(0, 2), draw_neighbours(key, shared["ids"], bank, len(graph.missing)), graph.missing
+                slots, others, draw_neighbours(key, shared["ids"], bank, len(graph.missing)), graph.missing
             )
             errors = errors + torch.where(shared["ids"] == own["id"], 0.0, other_errors).sum(1)
             return (values + errors[rows] / self.most) / len(bank)

@@ -6,8 +6,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave.client.out_of_place_steps import step_out_of_place
-from fedweave.client.solvers import Solver
+from fedweave.client.solvers import Solver, clone
 from fedweave.engine.protocol import Server, Start
 from fedweave.errors import BadInput
 from fedweave.families.hypernetworks import GraphHypernetwork
@@ -101,7 +100,8 @@ class StagedAdmission(GraphHypernetwork):
             joining["vectors"],
             lambda start: self.cotangent(start, trained),
         )
-        vectors, optimizer = step_out_of_place(self._vector_solver, joining["vectors"], gradient, joining["optimizer"])
+        before = clone(joining["vectors"]), clone(joining["optimizer"])
+        vectors, optimizer = self._vector_solver.step_(before[0], gradient, before[1])
         left = joining["rounds"] - 1
         x = torch.cat([{**fixed, **phi}["x"][: self._first_newcomer(server)], self._inputs(fixed["stage1"], vectors)])
         fixed = {**fixed, "joining": {**joining, "vectors": vectors, "optimizer": optimizer, "rounds": left}}

@@ -1,1 +1,1 @@
-"""Safe readers of files that others wrote: arrays, sparse matrices, pickles, tensors."""
+"""Files: written whole or not at all; arrays, weights, and facts that are stored between programs."""

@@ -6,9 +6,9 @@ import fcntl
 import hashlib
 import io
 import os
-import stat
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -177,29 +177,12 @@ def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence
     write_atomic(path, text.getvalue())
 
 
-def check_regular(path: Path | str) -> None:
-    """Refuse a path that exists and is not a regular file: a pipe may wait forever, a device may never end.
-
-    Raises:
-        BadInput: naming the path and what it is.
-    """
-    try:
-        mode = Path(path).stat().st_mode
-    except (OSError, ValueError):
-        return  # the reader reports why it cannot be read
-    if not stat.S_ISREG(mode):
-        kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
-        kind = kinds.get(stat.S_IFMT(mode), "a device")
-        raise BadInput(f"{path}: is {kind} and not a file; move it away, and run what writes the file again")
-
-
 def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
     """The result of `reader(file)`.
 
     Raises:
         BadInput: naming the file and `advice`, which says how to fix it.
     """
-    check_regular(file)
     try:
         return reader(file)
     except Exception as error:  # each format raises exceptions of its own for damaged files
@@ -240,10 +223,12 @@ def save_tensors(path: Path | str, content: Any, mode: int = 0o644) -> None:
 
 def load_tensors(path: Path | str) -> Any:
     """What `save_tensors` wrote, on the CPU; never runs code from the file. Any damage raises an error."""
-    from fedweave.files.tensors import read_tensors
+    import torch
 
-    check_regular(path)
-    return read_tensors(Path(path))
+    with zipfile.ZipFile(path) as archive:  # PyTorch checks no sums
+        if (part := archive.testzip()) is not None:
+            raise ValueError(f"the sum of its part {part} is another one")
+    return torch.load(path, "cpu", weights_only=True)
 
 
 def check_writable(folder: Path | str) -> None:

@@ -115,6 +115,5 @@ class FedSage(neighbours.GeneratedNeighbours):
     def _client_state(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> ClientState:
         """The client's networks and constant key; a new client takes the server's, finally all take its classifier."""
         latest = {**trees.select(shared, NETWORKS), "key": data.key}
-        chosen = trees.tree_map(lambda a, b: torch.where(own["seen"], a, b), trees.select(client, latest), latest)
-        state = {**client, **chosen}
+        state = {**client, **trees.choose(own["seen"], trees.select(client, latest), latest)}
         return state if data.round < self.generator_rounds else {**state, "classifier": shared["classifier"]}

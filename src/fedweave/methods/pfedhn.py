@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedweave.client.out_of_place_steps import step_out_of_place
+from fedweave.client.solvers import clone
 from fedweave.engine.protocol import Server, Start
 from fedweave.engine.registry import method
 from fedweave.families.hypernetworks import TableHypernetwork
@@ -72,6 +72,6 @@ class PFedHN(TableHypernetwork):
             {"embedding": new},
             lambda _: trees.tree_map(lambda change: change * (sign / len(ids)), changes),
         )
-        vectors, optimizer = step_out_of_place(self.server_solver, {"embedding": new}, gradient, joined["optimizer"])
+        vectors, optimizer = self.server_solver.step_(clone({"embedding": new}), gradient, clone(joined["optimizer"]))
         phi = {**phi, "embedding": torch.cat([old, vectors["embedding"]])}
         return {**server, "phi": phi, "fixed": {**fixed, "joined": {**joined, "optimizer": optimizer}}}

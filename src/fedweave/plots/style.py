@@ -196,7 +196,12 @@ def _round_numbers(match: re.Match[str]) -> str:
 
 
 def save(path: Path | str, svg: str) -> None:
-    """Write an inline drawing as a file of its own that follows the viewer's light or dark preference.
+    """Write an inline drawing as a file of its own."""
+    write_atomic(path, standalone(svg))
+
+
+def standalone(svg: str) -> str:
+    """An inline drawing as the text of a file of its own, which follows the viewer's light or dark preference.
 
     It has a background of its own, as the page around it, such as that of `dvc plots show`, may be light all the same.
     """
@@ -213,7 +218,7 @@ def save(path: Path | str, svg: str) -> None:
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     # Without a size of its own, a viewer such as that of `dvc plots show` draws a picture of a few pixels.
     opening = re.compile(r'<svg (viewBox="0 0 (\S+) (\S+)"[^>]*)>')
-    write_atomic(path, opening.sub(rf'<svg {names} width="\2" height="\3" \1>{style}', svg, count=1) + "\n")
+    return opening.sub(rf'<svg {names} width="\2" height="\3" \1>{style}', svg, count=1) + "\n"
 
 
 def space_labels(targets: ArrayLike, gap: float, low: float, high: float) -> np.ndarray:

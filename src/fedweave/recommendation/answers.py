@@ -17,7 +17,7 @@ from fedweave.recommendation.groups import groups
 from fedweave.recommendation.race import format_settings
 from fedweave.results import statistics
 from fedweave.results.repetitions import interval
-from fedweave.study.spec import nest
+from fedweave.study.spec import flatten, nest
 
 LOCAL, COMMON, GROUPS, PERSONAL = "local", "common", "groups", "personal"  # what to deploy
 EQUIVALENT_OR_BETTER = (statistics.EQUIVALENT, statistics.BETTER)
@@ -282,7 +282,7 @@ class FinalistTests:
         return {
             "method": name,
             "label": self.comparison.runs[name].printed_label,
-            "settings": format_settings(_flatten(self.candidates[name].settings)),
+            "settings": format_settings(flatten(nest(self.candidates[name].settings))),
             "validation": self.validation[name],
             "test": test_score,
             "low": low,
@@ -364,17 +364,6 @@ def _verdict(test: statistics.TestedPair | None, finite: bool) -> str:
     if not finite:
         return DIVERGED
     return test.verdict if test and test.verdict else NO_VERDICT
-
-
-def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with names such as "train.lr"."""
-    flat: dict[str, Any] = {}
-    for name, value in nest(settings).items():
-        if isinstance(value, Mapping):
-            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
-        else:
-            flat[name] = value
-    return flat
 
 
 def _best_graph(

@@ -19,6 +19,7 @@ from fedweave.results import EMPTY, Run, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES
 from fedweave.results.ranking import Ranking
 from fedweave.results.verdicts import describe_margins
+from fedweave.study.spec import flatten
 
 MIN_RANKED_TASKS = 5  # fewest tasks for a diagram of ranks over tasks
 
@@ -78,7 +79,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "searches": list(_searches(study)),
         "untuned": [run.name for run in study.runs if run.name in untuned],
         "ablations": ablations.views(study, styles),
-        "settings": [(run.name, run.label, list(_flatten(run.info.get("spec") or {}))) for run in study.runs],
+        "settings": [(run.name, run.label, _settings(run)) for run in study.runs],
         "machines": _machines(study.runs),
         "versions": _versions(study.runs),
         "styles": styles,
@@ -216,12 +217,10 @@ def _format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _flatten(block: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for key, value in block.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{key}.")
-        elif value is not None:
-            yield f"{prefix}{key}", _format_value(value)
+def _settings(run: Run) -> list[tuple[str, str]]:
+    """The settings of a run, without those that are off."""
+    settings = flatten(run.info.get("spec") or {})
+    return [(name, _format_value(value)) for name, value in settings.items() if value is not None]
 
 
 def _machines(runs: tuple[Run, ...]) -> list[list[str]]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave.errors import BadInput, choose, format_count
+from fedweave.errors import BadInput, choose
 from fedweave.files.atomic import read, read_table, write_atomic
 from fedweave.metrics import Margin, margin_of, parse_margins
 from fedweave.results import published
@@ -219,7 +219,6 @@ def load_run(folder: Path | str) -> Run:
     evaluations = read_scores(folder / "evaluations.parquet")
     if evaluations.duplicated(list(KEYS)).any():
         raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; {RETRAIN_HINT}")
-    _check_names(folder / "run.json", info)
     rounds = read_table(folder / "rounds.csv", ("seed", "round", "bytes_up", "bytes_down", "seconds"), RETRAIN_HINT)
     diagnostics = _read_optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"))
     return Run(folder, info, evaluations, rounds, diagnostics, _read_optional(folder / "system.csv", ("time",)))
@@ -246,22 +245,6 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         if file.metadata.num_rows > MOST_ROWS:
             raise ValueError(f"{file.metadata.num_rows} rows")
         return file.read(list(COLUMNS)).to_pandas()
-
-
-def _check_names(file: Path, info: Mapping[str, Any]) -> None:
-    """Names, groups, units and parts of clients are optional, but there is one for each client."""
-    for key in ("client_names", "group", "units", "sharing"):
-        entries, count = info.get(key), info.get("clients")
-        if entries is not None and count is not None and len(entries) != count:
-            raise BadInput(
-                f"{file}: {key}: {format_count(len(entries), 'entry')} for "
-                f"{format_count(count, 'client')}; {RETRAIN_HINT}"
-            )
-    outside = [i for i in info.get("evaluated") or () if not 0 <= i < info.get("clients", i + 1)]
-    if outside:
-        raise BadInput(
-            f"{file}: evaluated: {outside[0]} is none of its {format_count(info['clients'], 'client')}; {RETRAIN_HINT}"
-        )
 
 
 def _read_optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:

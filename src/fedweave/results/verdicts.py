@@ -10,23 +10,9 @@ from fedweave.errors import format_count
 from fedweave.metrics import unit
 from fedweave.results import parts, statistics
 from fedweave.results.formats import format_score
-from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, assign_marks, outcome, reason_without_verdict
+from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, outcome, reason_without_verdict
 from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.tables import Tables
-
-__all__ = [
-    "assign_marks",
-    "describe_fixed",
-    "describe_margins",
-    "describe_needed",
-    "describe_parts",
-    "describe_splits",
-    "describe_test",
-    "join_names",
-    "reason_without_power",
-    "short_reason",
-    "verdict",
-]
 
 SEEDS_TEST = "over seeds and clients"
 ONE_SEED = "One seed: no verdict."

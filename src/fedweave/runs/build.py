@@ -114,7 +114,8 @@ class PreparedRun:
         """Whether tables of all clients are in memory-mapped files: by `train.store`, or by size if it is auto."""
         if self.run.train.store != "auto" or self.method.pools:
             return self.run.train.store == "mapped"
-        return 4 * parameter_count(self.method.task.template) * self.federation.clients > LARGE_TABLE
+        networks = (self.method.task.template, self.method.network)
+        return 4 * max(map(parameter_count, networks)) * self.federation.clients > LARGE_TABLE
 
     @property
     def _row_passes(self) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedweave.errors import BadInput, format_value
-from fedweave.files.arrays import map_npy, read_npz
+from fedweave.files.arrays import read_npz
 from fedweave.graphs.controls import RecordedGraphs
 from fedweave.graphs.setting import GraphSetting
 from fedweave.graphs.weights import row_shares
@@ -85,7 +85,7 @@ def _read_arrays(path: Path, where: str, way: str) -> Mapping[str, Any]:
 
 
 def _read_npy(path: Path) -> dict[str, np.ndarray]:
-    return {"weights": np.array(map_npy(path))}
+    return {"weights": np.load(path, allow_pickle=False)}
 
 
 READERS = {".npz": read_npz, ".npy": _read_npy, ".csv": graph_tables.read_csv}

@@ -15,23 +15,13 @@ from fedweave.engine.records import Report, State
 from fedweave.errors import Diverged
 from fedweave.files.atomic import check_writable
 from fedweave.processes.parallel import Inbox, run_processes
-from fedweave.runs.build import PreparedRun, prepare
+from fedweave.runs.build import PreparedRun
+from fedweave.runs.build import prepare as prepare  # its callers go on with a repetition
 from fedweave.runs.checkpoints import open_storage, restore, save
-from fedweave.runs.history import History, record, select_rows
+from fedweave.runs.history import History, record
 from fedweave.study.spec import RunSpec
 from fedweave.tensors import native
 from fedweave.tensors.storage import Storage
-
-__all__ = [
-    "History",
-    "PreparedRun",
-    "iterate_reports",
-    "prepare",
-    "record",
-    "run_repetition",
-    "run_repetitions",
-    "select_rows",
-]
 
 
 @runtime_checkable

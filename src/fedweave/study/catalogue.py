@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
-from fedweave.files.atomic import check_regular
 from fedweave.study import outside, plugins, task_blocks
 from fedweave.study.config import example, read_yaml
 from fedweave.study.method_lists import check_entries
@@ -55,7 +54,6 @@ def find_file(name: str, folder: Path = STUDIES, named_by: str = "") -> Path:
         entries = studies(folder)
         return entries[choose(name, entries, f"{named_by}: like" if named_by else "study")]
     file = Path(named_by).parent / name
-    check_regular(file)
     if not file.is_file():
         raise BadInput(file, "not found; name a study file, or a study from: fedweave list studies")
     return file

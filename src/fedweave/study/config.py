@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from fedweave.errors import BadInput, choose, format_value, relocate
-from fedweave.files.atomic import check_regular
 from fedweave.settings import describe
 
 if TYPE_CHECKING:
@@ -210,7 +209,6 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
     Raises:
         BadInput: for a missing, unreadable or malformed file, or one that names a key twice.
     """
-    check_regular(path)
     if not path.is_file():
         raise BadInput(
             path, f"not found; run from the project folder, or write it with: fedweave study use {example()}"

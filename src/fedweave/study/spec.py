@@ -170,6 +170,14 @@ def nest(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     return nested
 
 
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"train": {"lr": 1}, "lam": 2} -> {"train.lr": 1, "lam": 2}, the inverse of `nest`."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return flat
+
+
 def load(path: Path | str = PARAMS) -> StudySpec:
     """Read params.yaml, load the plug-ins it uses, and check its form; `validate.load` also checks names and settings.
 

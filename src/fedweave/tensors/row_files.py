@@ -48,13 +48,13 @@ class RowFiles:
                 raise ValueError(f"{self.name}-{i}.npy: {file.shape} of {file.dtype}")
             self._add_file(file)
 
-    def retain(self, slots: Tensor) -> None:
-        """One more version refers to `slots`, each of which occurs once."""
-        self.references[slots.numpy()] += 1
+    def retain(self, slots: np.ndarray) -> None:
+        """One more version refers to `slots`."""
+        np.add.at(self.references, slots, 1)
 
-    def release(self, slots: Tensor) -> None:
+    def release(self, slots: np.ndarray) -> None:
         """One version less refers to `slots`."""
-        self.references[slots.numpy()] -= 1
+        np.subtract.at(self.references, slots, 1)
 
     def write(self, values: Tensor) -> Tensor:
         """Write `values` [P, D] to slots that no version refers to; returns the slots [P].
@@ -69,7 +69,10 @@ class RowFiles:
         for number, positions in self._group_by_file(slots):
             rows = slots[positions] % self.length
             self._allocate_rows(number, int(rows.max()) + 1)
-            self._tensors[number][rows] = values[positions]
+            if len(values) == 1:  # without a copy
+                self._tensors[number][int(rows)].copy_(values[0])
+            else:
+                self._tensors[number][rows] = values[positions]
             self._changed.add(number)
         return slots
 
@@ -79,6 +82,10 @@ class RowFiles:
         for number, positions in self._group_by_file(slots):
             values[positions] = self._tensors[number][slots[positions] % self.length]
         return values
+
+    def view(self, slot: int) -> Tensor:
+        """The row in a slot, [D], as it is in the file."""
+        return self._tensors[slot // self.length][slot % self.length]
 
     def flush(self) -> None:
         """Write all changes to the disk."""
@@ -130,7 +137,8 @@ class TableVersion:
 
     def __init__(self, rows: RowFiles, slots: Tensor) -> None:
         self.rows, self.slots = rows, slots
-        rows.retain(slots[slots >= 0])
+        self._used = slots[slots >= 0].numpy()  # an array: inside of vmap, where it may be freed, tensors have none
+        rows.retain(self._used)
 
     def __del__(self) -> None:
-        self.rows.release(self.slots[self.slots >= 0])
+        self.rows.release(self._used)

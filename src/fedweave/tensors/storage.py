@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from fedweave.tensors.row_files import DTYPES, RowFiles, TableVersion
-from fedweave.tensors.tables import Table
+from fedweave.tensors.tables import StoredRow, Table
 
+LARGE = 2**20  # bytes of a client's result from which on it is written to files
 SEGMENT = 2**29  # largest size of a file of rows in bytes; holes take no space on the disk
 
 
@@ -37,10 +38,37 @@ class Storage:
         """A table of `clients` rows that all equal `row` [...]; in memory if a row is one number or of a rare dtype."""
         if row.ndim == 0 or not row.numel() or row.dtype not in DTYPES:
             return row.expand(clients, *row.shape).clone()
+        return Table(TableVersion(self._files_for(row, clients), torch.full((clients,), -1)), row.detach().clone())
+
+    def store_rows(self, trees: Any) -> Any:
+        """The results `trees` of one client with large tensors written to files, as `StoredRow`.
+
+        A tensor that is twice in it is written once, and a row that is in a file already stays there.
+        """
+        stored: dict[int, StoredRow] = {}
+
+        def store(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or not leaf.ndim or leaf.nbytes < LARGE or leaf.dtype not in DTYPES:
+                return leaf
+            if id(leaf) not in stored:
+                stored[id(leaf)] = getattr(leaf, "stored", None) or self._write_row(leaf)
+            return stored[id(leaf)]
+
+        return tree_map(store, trees)
+
+    def _write_row(self, row: Tensor) -> StoredRow:
+        rows = self._files_for(row)
+        return StoredRow(TableVersion(rows, rows.write(row.reshape(1, -1))), row.new_zeros(()).expand(row.shape))
+
+    def _files_for(self, row: Tensor, clients: int = SEGMENT // LARGE) -> RowFiles:
+        """The files of rows as long as `row`: tables of such rows share them, so that a row can move between them."""
+        for rows in self._row_files.values():
+            if (rows.width, rows.dtype) == (row.numel(), row.dtype):
+                return rows
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"{1 + max(map(int, self._row_files), default=0):04d}"
-        rows = self._row_files[name] = RowFiles(self.folder, name, row.numel(), row.dtype, _length(row, clients))
-        return Table(TableVersion(rows, torch.full((clients,), -1)), row.detach().clone())
+        self._row_files[name] = RowFiles(self.folder, name, row.numel(), row.dtype, _length(row, clients))
+        return self._row_files[name]
 
     def flush(self) -> None:
         """Write all rows to the disk."""
@@ -120,6 +148,12 @@ _STORAGE: ContextVar[Storage | None] = ContextVar("storage", default=None)
 def current_storage() -> Storage | None:
     """The storage of new tables of all clients; None: in memory."""
     return _STORAGE.get()
+
+
+def store_rows(trees: Any) -> Any:
+    """`Storage.store_rows` of the current storage; without one, `trees` as they are."""
+    storage = current_storage()
+    return trees if storage is None else storage.store_rows(trees)
 
 
 @contextmanager

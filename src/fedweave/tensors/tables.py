@@ -6,11 +6,12 @@ refers to, so older versions of a table (the state before a round, the one of a 
 checkpoint holds index, default row and name of the files.
 
 A `Table` is a tensor: any function of PyTorch accepts it. Those in `HANDLED` read and write only the rows that they
-need, or all rows block by block: selection of rows, `index_copy`, `cat` along clients, `flatten(1)`, and `tensordot`
-with weights. Any other function gets the whole table as a tensor in memory.
+need, or all rows block by block: selection of rows, `index_copy`, `cat` along clients, `flatten(1)`, `sum`, `equal`,
+and `tensordot` with weights. Any other function gets the whole table as a tensor in memory.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -79,11 +80,25 @@ class Table(Tensor):
         values.view(len(slots), -1)[written.to(values.device)] = rows
         return values
 
+    def view_at(self, i: int) -> Tensor:
+        """Row `i` for as long as the table is in use: on a CPU not copied, so that nobody may change it."""
+        slot = self.version.slots[i : i + 1]
+        if int(slot) < 0:
+            return self.default
+        if self.default.device.type != "cpu":
+            return self.rows_at(torch.tensor([i]))[0]
+        row = self.version.rows.view(int(slot)).view(self.default.shape)
+        row.stored = StoredRow(TableVersion(self.version.rows, slot), self.default)  # type: ignore[attr-defined]
+        return row
+
     def with_rows(self, ids: Tensor, values: Tensor) -> "Table":
         """The table with `values` [P, ...] in place of its rows `ids` [P]."""
-        slots = self.version.slots.clone()
-        slots[ids.cpu()] = self.version.rows.write(values.reshape(len(values), -1))
-        return Table(TableVersion(self.version.rows, slots), self.default)
+        slots, rows = self.version.slots.clone(), self.version.rows
+        if isinstance(values, Table) and values.version.rows is rows and bool((values.version.slots >= 0).all()):
+            slots[ids.cpu()] = values.version.slots
+        else:
+            slots[ids.cpu()] = rows.write(values.reshape(len(values), -1))
+        return Table(TableVersion(rows, slots), self.default)
 
     def append_rows(self, values: Tensor) -> "Table":
         """The table with `values` [M, ...] after its rows."""
@@ -121,6 +136,36 @@ class Table(Tensor):
             rows -= start
             result[:, ids], squares[ids] = x @ rows.T, rows.square().sum(1)
         return result, squares
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRow:
+    """One row in a file, which takes its place in a table without a copy in memory.
+
+    Attributes:
+        version: its slot [1].
+        like: a tensor of the row's shape, type and device.
+    """
+
+    version: TableVersion
+    like: Tensor
+
+
+def join_rows(rows: Sequence[StoredRow | Tensor]) -> Tensor:
+    """The table of `rows`; a tensor in memory if some of them are not in the same files.
+
+    Raises:
+        RuntimeError: rows of several shapes.
+    """
+    first = rows[0]
+    if isinstance(first, StoredRow) and all(
+        isinstance(row, StoredRow) and row.version.rows is first.version.rows and row.like.shape == first.like.shape
+        for row in rows
+    ):
+        slots = torch.cat([row.version.slots for row in rows if isinstance(row, StoredRow)])
+        default = first.like.new_zeros(()).expand(first.like.shape)  # of no row, and without memory
+        return Table(TableVersion(first.version.rows, slots), default)
+    return torch.stack([Table(r.version, r.like)[0] if isinstance(r, StoredRow) else r for r in rows])
 
 
 class _Mixture(torch.autograd.Function):
@@ -199,6 +244,23 @@ def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Any = None) -> Any:
     return b.mix_rows(a)
 
 
+def _sum(table: Tensor, *args: Any, **kwargs: Any) -> Any:
+    if not isinstance(table, Table) or args or kwargs:
+        return NotImplemented
+    unwritten = int((table.version.slots < 0).sum())
+    total = unwritten * table.default.sum() if unwritten else table.default.new_zeros(())
+    return sum((rows.sum() for _, rows in table.blocks()), total)
+
+
+def _equal(one: Tensor, other: Tensor) -> Any:
+    if not (isinstance(one, Table) and isinstance(other, Table)) or one.version.rows is not other.version.rows:
+        return NotImplemented
+    if one.shape != other.shape:
+        return False
+    differ = (one.version.slots != other.version.slots) | (one.version.slots < 0)
+    return all(torch.equal(one[int(i)], other[int(i)]) for i in differ.nonzero()[:, 0])
+
+
 def _cat(tensors: Sequence[Tensor], dim: int = 0, **out: Any) -> Any:
     first, *others = tensors
     if not isinstance(first, Table) or dim != 0 or out or not others:
@@ -238,6 +300,9 @@ HANDLED: dict[Any, Callable[..., Any]] = {
     torch.flatten: _flatten,
     torch.tensordot: _tensordot,
     torch.cat: _cat,
+    torch.equal: _equal,
+    Tensor.sum: _sum,
+    torch.sum: _sum,
     Tensor.to: _to,
     Tensor.cpu: lambda table: table.to_tensor().cpu(),
     Tensor.numpy: lambda table, **options: table.to_tensor().numpy(**options),

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedweave.tensors.storage import current_storage
-from fedweave.tensors.tables import Table
+from fedweave.tensors.tables import StoredRow, Table, join_rows
 
 Tree = Any
 Params = dict[str, Tensor]
@@ -23,6 +23,7 @@ __all__ = [
     "at",
     "broadcast",
     "build_table",
+    "choose",
     "collect_for_stack",
     "column",
     "concat",
@@ -43,6 +44,7 @@ __all__ = [
     "tree_leaves",
     "tree_map",
     "unflatten_paths",
+    "view_at",
     "weighted_mean",
 ]
 
@@ -72,6 +74,13 @@ def is_mapped() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def choose(condition: Tensor, one: Tree, other: Tree) -> Tree:
+    """`one` where the 0-d `condition` holds, else `other`; outside of `vmap` the tree itself, without a copy."""
+    if is_mapped():
+        return tree_map(lambda a, b: torch.where(condition, a, b), one, other)
+    return one if condition else other
+
+
 def to_cpu(tree: Tree) -> Tree:
     """The tree on the CPU; entries that are no tensors stay as they are."""
     return tree_map(lambda t: t.cpu() if isinstance(t, Tensor) else t, tree)
@@ -87,11 +96,18 @@ def at(tree: Tree, i: int) -> Tree:
     return tree_map(lambda t: t[i], tree)
 
 
+def view_at(tree: Tree, i: int) -> Tree:
+    """`at`, for as long as the stacked tree is in use: rows in files are not copied either."""
+    return tree_map(lambda t: t.view_at(i) if isinstance(t, Table) else t[i], tree)
+
+
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
     """The stacked `tree` with `rows` in place of its rows `ids`; all other rows keep their bits."""
     is_whole = _is_all_rows(tree, ids)
 
     def put_leaf(t: Tensor, r: Tensor) -> Tensor:
+        if is_whole and isinstance(r, Table):
+            return r.to(t)
         if is_whole and not isinstance(t, Table):
             return r.to(t).contiguous()
         return t.index_copy(0, ids.to(t.device), r.to(t.dtype))
@@ -115,10 +131,16 @@ def stack(trees: Sequence[Tree]) -> Tree:
     def stack_leaves(*leaves: Tensor) -> Tensor:
         key = tuple(map(id, leaves))
         if key not in stacks:
-            stacks[key] = leaves[0]._base if _is_view_of_stack(leaves) else torch.stack(leaves)  # type: ignore[assignment]
+            stacks[key] = _stack(leaves)
         return stacks[key]
 
     return tree_map(stack_leaves, *trees)
+
+
+def _stack(leaves: Sequence[Tensor | StoredRow]) -> Tensor:
+    if any(isinstance(leaf, StoredRow) for leaf in leaves):
+        return join_rows(leaves)
+    return leaves[0]._base if _is_view_of_stack(leaves) else torch.stack(leaves)  # type: ignore
 
 
 def collect_for_stack(trees: Iterable[Tree], count: int) -> list[Tree]:
@@ -134,6 +156,8 @@ def collect_for_stack(trees: Iterable[Tree], count: int) -> list[Tree]:
 
         def move_leaf(leaf: Tensor) -> Tensor:
             position = next(counter)
+            if isinstance(leaf, StoredRow):
+                return leaf
             if id(leaf) not in copies and leaf._base is None and leaf.nbytes >= LARGE:
                 rows = stacks.setdefault(position, leaf.new_empty((count, *leaf.shape)))
                 copies[id(leaf)] = (

@@ -16,7 +16,6 @@ from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import read
 
 CSR = ("data", "indices", "indptr", "shape")
-MAX_BYTES = 1 << 28  # bytes of the arrays of an Amazon file; the larger one has 32 MB
 
 
 def planetoid(name: str, folder: str, root: Path) -> Dataset:
@@ -47,7 +46,7 @@ def _read_amazon(name: str, path: Path) -> Dataset:
     from scipy.sparse import csr_matrix
 
     names = [f"{part}_{key}" for part in ("attr", "adj") for key in CSR]
-    stored = read_npz(path, ["labels", *names], MAX_BYTES)
+    stored = read_npz(path, ["labels", *names])
     (*attributes, size), (*links, _) = ([stored[f"{part}_{key}"] for key in CSR] for part in ("attr", "adj"))
     x = csr_matrix(tuple(attributes), shape=tuple(size)).astype(np.float32).toarray()
     y, (_, columns, starts) = stored["labels"], links

@@ -202,28 +202,3 @@ CATALOGUE: dict[str, tuple[FileSet, ...]] = {
     "tpt48": (_weather(),),
     "tpt48-2008": (_weather(),),
 }
-
-# Largest size in MiB of a file of a data set, of its archives and of their members: about twice the largest one.
-LIMITS = {
-    "fashion-mnist": 96,
-    "emnist": 1024,
-    "cifar10": 384,
-    "cifar100": 384,
-    "tiny-imagenet": 512,
-    "compcars": 16,
-    "cora": 16,
-    "citeseer": 32,
-    "pubmed": 64,
-    "amazon-computer": 16,
-    "amazon-photo": 8,
-    "ogbn-arxiv": 192,
-    "metr-la": 256,
-    "pems-bay": 512,
-    "tpt48": 32,
-    "tpt48-2008": 32,
-}
-
-
-def size_limit(name: str) -> int:
-    """The largest size in bytes of a file of the data set `name`."""
-    return LIMITS.get(name, 1024) * 2**20

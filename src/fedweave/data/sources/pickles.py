@@ -1,22 +1,18 @@
-"""Pickles of numpy arrays in the files of data sets, whose digests are known, or which a package has installed.
+"""Pickles of numpy arrays, in files of data sets and of other frameworks.
 
-A pickle may name numpy's own functions only, and a table also pandas' classes, for which it gets plain values; so none
-runs other code. Numpy trusts the sizes in it: files of unknown origin need `fedweave.files.unpickler`.
+A pickle may name numpy's own functions only, so it runs no other code.
 """
 
 import io
-import lzma
 import pickle
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy as np
 from numpy.lib import format as npy
 
 from fedweave.errors import BadInput
-from fedweave.files import arrays
 
+HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 PERMITTED = {
     ("numpy", "dtype"),
     ("numpy", "ndarray"),
@@ -40,44 +36,6 @@ class _ArrayUnpickler(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-class _Frame:
-    """In place of pandas' DataFrame: its attributes."""
-
-
-def _columns(blocks: Sequence[tuple[Any, Any]], axes: Sequence[Any]) -> dict[str, np.ndarray]:
-    """In place of pandas' BlockManager: each column by its name."""
-    return {name: values for block, places in blocks for name, values in zip(axes[0][places], block, strict=True)}
-
-
-class _TableUnpickler(_ArrayUnpickler):
-    """Reads a DataFrame of pandas, whose own classes do not take part."""
-
-    stand_ins: ClassVar[dict[str, Any]] = {
-        "DataFrame": _Frame,
-        "BlockManager": _columns,
-        "_unpickle_block": lambda values, places, _dimensions: (values, places),
-        "_new_Index": lambda _kind, content: content.get("data"),
-        "Index": None,
-        "RangeIndex": None,
-        "slice": slice,
-    }
-
-    def find_class(self, module: str, name: str) -> Any:
-        """As of arrays; for a name of pandas, what stands in for it."""
-        if module.split(".")[0] in ("pandas", "builtins") and name in self.stand_ins:
-            return self.stand_ins[name]
-        return super().find_class(module, name)
-
-
-def read_table(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a DataFrame that pandas has pickled and compressed with xz, by their names.
-
-    Raises:
-        BadInput: as `read_arrays`.
-    """
-    return _read(path, lambda raw: _TableUnpickler(io.BytesIO(lzma.decompress(raw))).load()._mgr)
-
-
 def read_arrays(path: Path | str) -> Any:
     """The value of a pickle of numpy arrays, numbers, texts and plain containers.
 
@@ -86,12 +44,9 @@ def read_arrays(path: Path | str) -> Any:
     Raises:
         BadInput: the file is damaged or asks for any other class or function.
     """
-    return _read(Path(path), unpickle_arrays)
-
-
-def _read(path: Path, unpickle: Callable[[bytes], Any]) -> Any:
+    path = Path(path)
     try:
-        return unpickle(path.read_bytes())
+        return unpickle_arrays(path.read_bytes())
     except Exception as error:  # a damaged pickle can raise nearly anything
         reason = f"{str(error) or type(error).__name__}"
         raise BadInput(f"{path}: not a pickle of plain arrays ({reason}); run the download stage again") from error
@@ -101,5 +56,5 @@ def unpickle_arrays(raw: bytes) -> Any:
     """As `read_arrays`, of the bytes of a file; raises nearly anything if they are damaged."""
     file = io.BytesIO(raw)
     if raw.startswith(npy.MAGIC_PREFIX):
-        arrays.HEADERS[npy.read_magic(file)](file)
+        HEADERS[npy.read_magic(file)](file)
     return _ArrayUnpickler(file, encoding="latin1").load()

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from fedweave.data.registry import DATASETS
-from fedweave.data.sources.origins import ANY, CATALOGUE, OWN, RECORDED, Archive, File, FileSet, size_limit
+from fedweave.data.sources.origins import ANY, CATALOGUE, OWN, RECORDED, Archive, File, FileSet
 from fedweave.data.sources.transfer import (
     Progress,
     SourceError,
@@ -33,7 +33,6 @@ class DownloadOptions:
     mirror: str | None
     official: bool
     progress: Progress | None
-    limit: int  # bytes of a file
 
     def sources(self, path: str, url: str | None, digest: str) -> list[str]:
         """Addresses of one file in the order in which they are tried; a file with OWN never comes from a mirror."""
@@ -58,9 +57,8 @@ def download(
     root.mkdir(parents=True, exist_ok=True)
     file_set = find_intact_files(name, root)
     if file_set is None:
-        file_set = _fetch_file_set(
-            name, [DownloadOptions(root, mirror, official, progress, size_limit(name)) for official in (False, True)]
-        )
+        options = [DownloadOptions(root, mirror, official, progress) for official in (False, True)]
+        file_set = _fetch_file_set(name, options)
     return tuple(root / file.path for file in file_set.files)
 
 
@@ -150,7 +148,7 @@ def _fetch_file(options: DownloadOptions, file: File, source: str) -> None:
     expected = None if file.digest in (RECORDED, OWN, ANY) else file.digest
     if file.digest == RECORDED and source != file.url:
         expected = fetch_published_digest(source, target)
-    fetch(source, target, expected, options.progress, options.limit)
+    fetch(source, target, expected, options.progress)
     if file.digest in (RECORDED, OWN):
         record_digest(target)
 
@@ -158,9 +156,9 @@ def _fetch_file(options: DownloadOptions, file: File, source: str) -> None:
 def _fetch_archive(options: DownloadOptions, file_set: FileSet, archive: Archive, source: str) -> None:
     """Fetch `archive`, extract the files of `file_set`, and delete it."""
     path = options.root / archive.path
-    fetch(source, path, archive.digest, options.progress, options.limit)
+    fetch(source, path, archive.digest, options.progress)
     members = [file for file in file_set.files if file.archive == archive]
-    extract(path, {file.member: options.root / file.path for file in members}, options.limit)
+    extract(path, {file.member: options.root / file.path for file in members})
     for file in members:
         if file.digest in (RECORDED, OWN):
             record_digest(options.root / file.path)

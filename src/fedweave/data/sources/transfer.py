@@ -3,13 +3,14 @@
 import gzip
 import hashlib
 import re
+import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO
 from urllib.parse import quote
 
 from fedweave.errors import BadInput, format_value
@@ -19,18 +20,12 @@ Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in 
 CHUNK = 1 << 16
 ATTEMPTS = 3
 TIMEOUT = 30.0  # seconds without a byte after which a connection is given up
-MIB = 2**20
-MAX_BYTES = 4 << 30  # bytes of a file without a limit of its own
 MAX_SIDECAR_BYTES = 4096  # bytes of a file that holds a sum
 SUM = re.compile(rb"[0-9a-fA-F]{64}(?=\s|$)")
 
 
 class SourceError(Exception):
     """This source cannot give the file; the message says which source and why."""
-
-
-class SizeLimitError(SourceError):
-    """The source has more bytes than the file can have."""
 
 
 def is_url(source: str) -> bool:
@@ -90,7 +85,7 @@ def fetch_published_digest(source: str, target: Path) -> str:
     """
     target_sidecar = target.with_name(f".{sidecar(target).name}")
     try:
-        fetch(f"{source}.sha256", target_sidecar, None, None, MAX_SIDECAR_BYTES)
+        fetch(f"{source}.sha256", target_sidecar, None, None)
         if digest := read_digest(target_sidecar):
             return digest
         raise SourceError(f"{source}.sha256 (holds no SHA-256 sum)")
@@ -98,17 +93,14 @@ def fetch_published_digest(source: str, target: Path) -> str:
         target_sidecar.unlink(missing_ok=True)
 
 
-def fetch(source: str, target: Path, expected: str | None, progress: Progress | None, limit: int = MAX_BYTES) -> None:
+def fetch(source: str, target: Path, expected: str | None, progress: Progress | None) -> None:
     """Put a checked copy of `source` at `target`; continue a partial copy if `expected` can check the result.
 
-    Args:
-        limit: largest size of the file in bytes.
-
     Raises:
-        SourceError: the source does not exist, breaks off, is too large, or has another digest.
+        SourceError: the source does not exist, breaks off, or has another digest.
     """
     if not is_url(source):
-        _copy(Path(source), target, expected, progress, limit)
+        _copy(Path(source), target, expected, progress)
         return
     part = target.with_name(f".{target.name}.part")
     part.parent.mkdir(parents=True, exist_ok=True)
@@ -116,10 +108,9 @@ def fetch(source: str, target: Path, expected: str | None, progress: Progress | 
         part.unlink(missing_ok=True)
     resumed = part.exists()
     try:
-        _download(source, part, progress, limit, target.name)
-    except SourceError as error:
-        is_empty = part.exists() and not part.stat().st_size
-        if expected is None or is_empty or isinstance(error, SizeLimitError):  # nothing to continue from
+        _download(source, part, progress, target.name)
+    except SourceError:
+        if expected is None or (part.exists() and not part.stat().st_size):  # nothing to continue from
             part.unlink(missing_ok=True)
         raise
     if part.stat().st_size and matches(part, expected):
@@ -128,10 +119,10 @@ def fetch(source: str, target: Path, expected: str | None, progress: Progress | 
     part.unlink()
     if not resumed:
         raise SourceError(f"{source} ({f'damaged: not {expected}' if expected else 'empty'})")
-    fetch(source, target, expected, progress, limit)  # the old part was damaged: once more from the start
+    fetch(source, target, expected, progress)  # the old part was damaged: once more from the start
 
 
-def _download(url: str, part: Path, progress: Progress | None, limit: int, name: str) -> None:
+def _download(url: str, part: Path, progress: Progress | None, name: str) -> None:
     """Append to `part` until the file is complete; connect again after a connection breaks off."""
     import requests  # here, because few programs that import fedweave download anything
 
@@ -148,10 +139,8 @@ def _download(url: str, part: Path, progress: Progress | None, limit: int, name:
                 start = start if response.status_code == requests.codes.partial_content else 0
                 length = response.headers.get("Content-Length", "")
                 total = start + int(length) if length.isdecimal() else None
-                check_size(total or 0, limit, url)
                 with part.open("ab" if start else "wb") as file:
-                    reporter = progress and ProgressReporter(progress, name, total)
-                    _write_blocks(response.iter_content(CHUNK), file, url, limit, reporter, start)
+                    _write_blocks(response.iter_content(CHUNK), file, progress, (name, total), start)
             return
         except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
             if attempt == ATTEMPTS:
@@ -176,74 +165,43 @@ def _reason(error: Exception) -> str:
     return f"broke off: {text}" if "IncompleteRead" in text else format_value(text)[1:-1]
 
 
-def _copy(source: Path, target: Path, expected: str | None, progress: Progress | None, limit: int) -> None:
+def _copy(source: Path, target: Path, expected: str | None, progress: Progress | None) -> None:
     try:
         if not source.is_file():
             raise SourceError(f"{source} (not there)")
-        size = source.stat().st_size
-        check_size(size, limit, str(source))
         with source.open("rb") as reader, atomic_path(target) as temporary:
             with temporary.open("wb") as writer:
                 blocks = iter(partial(reader.read, CHUNK), b"")
-                reporter = progress and ProgressReporter(progress, target.name, size)
-                _write_blocks(blocks, writer, str(source), limit, reporter)
+                _write_blocks(blocks, writer, progress, (target.name, source.stat().st_size))
             if not matches(temporary, expected):
                 raise SourceError(f"{source} (damaged: not {expected})")
     except OSError as error:  # such as a name that is too long
         raise SourceError(f"{format_value(str(source))} ({error})") from error
 
 
-def check_size(size: int, limit: int, source: str) -> None:
-    """Refuse more than `limit` bytes.
-
-    Raises:
-        SizeLimitError: naming the source.
-    """
-    if size > limit:
-        raise SizeLimitError(f"{source} (larger than {limit / MIB:.4g} MiB, which this file cannot be)")
-
-
-class ProgressReporter(NamedTuple):
-    """A progress callback, and the name and total size of the file that it reports."""
-
-    progress: Progress
-    name: str
-    total: int | None
-
-
 def _write_blocks(
-    blocks: Iterable[bytes], file: BinaryIO, source: str, limit: int, reporter: ProgressReporter | None, done: int = 0
-) -> int:
-    """Write `blocks` behind the first `done` bytes of a file; returns the size of the file in bytes.
-
-    Raises:
-        SizeLimitError: they become more than `limit`.
-    """
+    blocks: Iterable[bytes], file: BinaryIO, progress: Progress | None, about: tuple[str, int | None], done: int = 0
+) -> None:
+    """Write `blocks` behind the first `done` bytes of a file; `about` is its name and its size in bytes."""
     for block in blocks:
         done += len(block)
-        check_size(done, limit, source)
         file.write(block)
-        if reporter:
-            reporter.progress(reporter.name, done, reporter.total)
-    return done
+        if progress:
+            progress(about[0], done, about[1])
 
 
-def extract(archive: Path, members: dict[str, Path], limit: int = MAX_BYTES) -> None:
+def extract(archive: Path, members: dict[str, Path]) -> None:
     """Write the named members of a .tar.gz, .zip or .gz to the given paths; those in .gz are decompressed.
 
     Reads only these names and writes only these paths; other members of the archive are ignored.
 
-    Args:
-        limit: largest size of a decompressed member in bytes.
-
     Raises:
-        SourceError: the archive is damaged, lacks a member, or one is too large.
+        SourceError: the archive is damaged, or lacks a member.
     """
     for member, target in members.items():
         try:
             with _open_member(archive, member) as reader, atomic_path(target) as path, path.open("wb") as writer:
-                plain = gzip.GzipFile(fileobj=reader) if member.endswith(".gz") else reader
-                _write_blocks(iter(partial(plain.read, CHUNK), b""), writer, member, limit, None)
+                shutil.copyfileobj(gzip.GzipFile(fileobj=reader) if member.endswith(".gz") else reader, writer)
         except BadInput:
             raise  # the target, not the archive
         except Exception as error:  # each format raises many different exceptions for damaged files

@@ -1,6 +1,5 @@
 """Rows of the owner of a node as the file of a client, encoded and scaled like the rows of the run."""
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from fedweave.data.partitions.splits import check_shares
 from fedweave.deployment.node.client_data import ClientFile
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.own_data import features
 from fedweave.own_data.argument_checks import as_plain, convert_input_errors
 from fedweave.own_data.arrays import as_times, check_zones
 from fedweave.own_data.column_encoding import Preprocessing
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 SPLIT = 41  # random stream of the seed: which rows train
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
 EXPORT_COMMAND = "fedweave federate export --data"
-ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ].*)?)?")
 
 
 def check_client(client: int) -> None:
@@ -52,14 +49,17 @@ def of_table(
             is not what it was.
     """
     check_client(client)
+    check_shares(shares, "--shares")
     _check_owner(spec, table, client)
-    x = _encode(spec, table, client)
+    x = features_of_table(spec, table, client)
     for name in (label, *([time] if time else [])):
         if name not in table:
             raise BadInput("table", f"no column {name!r}; it has {', '.join(map(str, table.columns))}")
     if time:
         check_zones(table[time], f"time: column {time!r}")
-    return of_arrays(spec, x, table[label].to_numpy(), client, table[time].to_numpy() if time else None, shares)
+    arrays = {"x": torch.from_numpy(x), **_targets(spec, as_plain(table[label].to_numpy(), "label"), client)}
+    times = as_times(table[time].to_numpy(), len(table)) if time else None
+    return ClientFile(client, arrays, _split_rows(len(x), times, shares, spec.seed, client))
 
 
 def _check_owner(spec: AppSpec, table: "pd.DataFrame", client: int) -> None:
@@ -86,82 +86,18 @@ def features_of_table(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.n
     Raises:
         BadInput: as of `of_table`.
     """
-    return _scale(spec, _encode(spec, table, client), client)
-
-
-def _encode(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:
-    """The columns of the run's table as numbers [M, ...], before scaling."""
-    columns = spec.scaling.get("columns")
-    if not columns or not exported_model.is_encoded(columns):
+    columns: list[dict[str, Any]] = spec.scaling.get("columns") or []
+    if spec.data["kind"] != "images" or not exported_model.is_encoded(columns):
         raise BadInput(spec.run.key, f"was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")
     preprocessing = Preprocessing.from_data(columns)
     position = client if client < len(spec.clients) else 0
     if client >= len(spec.clients) and any(column.own for column in preprocessing.columns):
         raise BadInput(_without_scaling(spec, client, "columns"))
-    return exported_model.as_images(preprocessing.encode(table, position))
-
-
-def _scale(spec: AppSpec, x: np.ndarray, client: int) -> np.ndarray:
-    """Rows [M, ...] scaled as those of the run."""
-    if "scaling" not in spec.scaling:
-        raise BadInput(
-            spec.run.key,
-            "each client's own rows scale its features, and these numbers are not in the app; "
-            f"take client-N.pt of: {EXPORT_COMMAND}",
-        )
+    x = exported_model.as_images(preprocessing.encode(table, position))
     x = input_description.scaling(spec.scaling).apply_to_client(x, client)
     if not np.isfinite(x).all():
         raise BadInput("x", "a value is not finite; leave its row out")
-    return x
-
-
-def _parse_times(column: np.ndarray) -> np.ndarray:
-    """A time per row [M]; a text must be a number or an ISO date, as the order of others is a guess.
-
-    Raises:
-        BadInput: naming the first text that is neither, or the number of rows without a time.
-    """
-    import pandas as pd
-
-    texts = [value for value in column.tolist() if isinstance(value, str)]
-    if pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").isna().any():
-        wrong = next((text for text in texts if not ISO.fullmatch(text)), None)
-        if wrong is not None:
-            raise BadInput(
-                "--time", f"{format_value(wrong)} is neither a number nor an ISO date; write dates such as 2020-04-25"
-            )
-    return as_times(column, len(column))
-
-
-def of_arrays(
-    spec: AppSpec,
-    x: np.ndarray,
-    y: np.ndarray,
-    client: int,
-    time: np.ndarray | None = None,
-    shares: Mapping[str, float] = SHARES,
-) -> ClientFile:
-    """The client file of rows `x` [M, ...], as the data set of the run has them, and their classes or numbers `y` [M].
-
-    Raises:
-        BadInput: another shape, an unknown class, or values that are not finite.
-    """
-    check_client(client)
-    check_shares(shares, "--shares")
-    facts = spec.data
-    if facts["kind"] != "images":
-        raise BadInput(spec.run.key, f"its clients hold a {facts['kind']}; take client-N.pt of: {EXPORT_COMMAND}")
-    x, y = as_plain(x, "x"), as_plain(y, "label")
-    has_pixels = bool(spec.scaling.get("pixels"))
-    x = exported_model.as_images(features.as_training(x, spec.scaling) if has_pixels else x.astype(np.float64))
-    if [*x.shape[1:]] != facts["shape"] or len(x) != len(y):
-        raise BadInput(
-            "x",
-            f"shape {[*x.shape]} with {format_count(len(y), 'label')}, but rows of the federation are {facts['shape']}",
-        )
-    x = _scale(spec, x, client)
-    arrays = {"x": torch.from_numpy(np.ascontiguousarray(x)), **_targets(spec, y, client)}
-    return ClientFile(client, arrays, _split_rows(len(x), time, shares, spec.seed, client))
+    return np.ascontiguousarray(x)
 
 
 def _without_scaling(spec: AppSpec, client: int, what: str) -> str:
@@ -217,11 +153,7 @@ def _split_rows(
     count: int, time: np.ndarray | None, shares: Mapping[str, float], seed: int, client: int
 ) -> dict[str, torch.Tensor]:
     """Rows of train, val and test, each ascending."""
-    order = (
-        stream(seed, SPLIT, client).permutation(count)
-        if time is None
-        else np.argsort(_parse_times(time), kind="stable")
-    )
+    order = stream(seed, SPLIT, client).permutation(count) if time is None else np.argsort(time, kind="stable")
     ends = np.rint(np.cumsum([shares.get(name, 0.0) for name in WIDTHS]) * count).astype(int)
     if not ends[0]:
         raise BadInput(

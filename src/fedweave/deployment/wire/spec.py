@@ -23,7 +23,7 @@ from fedweave.engine.records import Settings
 from fedweave.engine.schedule import evaluation_sample
 from fedweave.engine.timeline import Timeline
 from fedweave.errors import BadInput, choose
-from fedweave.files.atomic import check_regular, write_atomic
+from fedweave.files.atomic import write_atomic
 from fedweave.methods import METHODS
 from fedweave.runs import tasks
 from fedweave.study import objects, plugins
@@ -170,7 +170,6 @@ def read(path: Path) -> AppSpec:
     Raises:
         BadInput: the file is missing, damaged, or of another version.
     """
-    check_regular(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         version, run = content.pop("version"), content.pop("run")

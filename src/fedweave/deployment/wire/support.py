@@ -24,17 +24,6 @@ def unsupported_reason(method: Method) -> str:
     return ""
 
 
-def table() -> str:
-    """The table of docs/federation.md."""
-    rows = []
-    for cls in sorted(METHODS.values(), key=lambda cls: cls.label.lower()):
-        reason = unsupported_reason(cls())
-        describes = cls.enrol is not Method.enrol
-        note = reason or ("clients upload a description of their data on joining" if describes else "")
-        rows.append(f"| {cls.label} | {'no' if reason else 'yes'} | {note} |")
-    return "\n".join(["| method | on separate hosts | note |", "| --- | --- | --- |", *rows])
-
-
 def check_method(key: str, name: str) -> None:
     """Refuse a method that no settings can run on real hosts, before any data are read.
 
