@@ -50,8 +50,12 @@ def test_an_invalid_word_is_refused(flow: Callable[..., int], words: str, capsys
 
 
 def test_the_flow_gets_what_the_options_say(flow: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without options they are the defaults of the flow, but for the stages at once: those of a whole host."""
+    """Without options they are the defaults of the flow, but for the stages at once: those of a whole host.
+
+    No server is needed, as no flow runs.
+    """
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(flows, "server_settings", lambda: {PREFECT_API_URL: "http://127.0.0.1:9/api"})
     given: list[dict[str, object]] = []
     monkeypatch.setattr(flows, "reproduce", lambda **options: given.append(options))
     for words in (

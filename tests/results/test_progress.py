@@ -1,18 +1,18 @@
 """The rounds that count: those with the best validation score, the last ones, and those with both kinds of scores."""
 
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from fedweave.results import selection
+from fedweave.results.runs import Run
 
 ROUNDS = [2, 4, 6, 10]
 
 
-def run(higher: bool, **parts: list[pd.DataFrame]) -> Any:
+def run(higher: bool, **parts: list[pd.DataFrame]) -> Run:
     """A run with the scores [round, client] of each split, as a list with a table for each seed."""
     rows = [
         table.rename_axis("round")
@@ -23,7 +23,8 @@ def run(higher: bool, **parts: list[pd.DataFrame]) -> Any:
         for seed, table in enumerate(tables)
     ]
     evaluations = pd.concat(rows).assign(point="post")
-    return SimpleNamespace(evaluations=evaluations, info={"point": "post", "select": "last"}, higher_is_better=higher)
+    info = {"point": "post", "select": "last", "higher_is_better": higher}
+    return Run(Path(), info, evaluations, *[pd.DataFrame()] * 3)
 
 
 @pytest.mark.parametrize("higher", [True, False])
