@@ -55,6 +55,14 @@ def test_help_imports_nothing_that_computes(words: list[str], tmp_path: Path) ->
     assert errors == "exit 0 []\n"
 
 
+@pytest.mark.parametrize("name", ["nosuch", "nosuch.yaml"])
+def test_a_wrong_name_of_a_study_is_refused_before_anything_that_computes(name: str, tmp_path: Path) -> None:
+    (tmp_path / "studies").mkdir()
+    (tmp_path / "studies" / "own.yaml").touch()
+    *_, end = run(RUN, "study", "use", name, folder=tmp_path)[1].splitlines()
+    assert end == "exit 2 []"
+
+
 def test_the_second_answer_is_the_first_and_imports_nothing_that_computes(tmp_path: Path) -> None:
     (tmp_path / "studies").mkdir()
     (tmp_path / "studies" / "base.yaml").write_bytes((ROOT / "studies" / "base.yaml").read_bytes())
