@@ -76,6 +76,18 @@ def test_large_results_of_clients_go_to_files(name: str, participation: float, m
         assert all(isinstance(leaf, Table) for leaf in private if leaf.ndim > 1)
 
 
+@pytest.mark.parametrize("name", ["ditto", "fedper"])
+def test_models_of_a_report_keep_their_values(name: str) -> None:
+    """Those of an earlier round may be the reported ones. Their small tensors are copies, not rows of a file."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = tiny.method(name, task, "rows")
+    with temporary_storage() as files:
+        settings = replace(SOME, rounds=5, participation=1.0, storage=files)
+        models = [report.models for report in run(method, federation, settings, Loop())]
+    expected = [report.models for report in run(method, federation, replace(settings, storage=None), Loop())]
+    assert_close(models, expected, CLOSE)
+
+
 class LargestTensor(TorchDispatchMode):
     """Bytes of the largest tensor that an operation made in memory; views and tables in files are none."""
 

@@ -116,8 +116,11 @@ def _load_results(file: Path, example: Tree) -> dict[int, list[Tree]]:
 
 
 def _separate_row(tensor: Tensor) -> Tensor:
-    """`tensor` in memory of its own, because a view would be saved with all the memory that it is a part of."""
-    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
+    """`tensor` in memory of its own, because a view would be saved with all the memory that it is a part of.
+
+    It has no attributes, which would be saved and refused.
+    """
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes or vars(tensor) else tensor
 
 
 @contextmanager

@@ -81,15 +81,23 @@ class Table(Tensor):
         return values
 
     def view_at(self, i: int) -> Tensor:
-        """Row `i` for as long as the table is in use: on a CPU not copied, so that nobody may change it."""
+        """Row `i` for as long as the table is in use: on a CPU not copied, so that nobody may change it.
+
+        Its counter of writes begins at zero, see `note_write`.
+        """
         slot = self.version.slots[i : i + 1]
         if int(slot) < 0:
-            return self.default
+            return self.default.data
         if self.default.device.type != "cpu":
             return self.rows_at(torch.tensor([i]))[0]
-        row = self.version.rows.view(int(slot)).view(self.default.shape)
+        row = self.version.rows.view(int(slot), self.default.shape)
         row.stored = StoredRow(TableVersion(self.version.rows, slot), self.default)  # type: ignore[attr-defined]
         return row
+
+    def note_write(self, row: Tensor) -> None:
+        """Count writes into the `row` of `view_at` as writes into the table, which guards of hooks look at."""
+        if row._version:
+            torch.autograd.graph.increment_version(self)
 
     def with_rows(self, ids: Tensor, values: Tensor) -> "Table":
         """The table with `values` [P, ...] in place of its rows `ids` [P]."""

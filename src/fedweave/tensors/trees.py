@@ -1,7 +1,8 @@
 """Trees: nested dictionaries of tensors. A stacked tree has a leading client axis, [N, ...] or [P, ...]."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -65,9 +66,23 @@ def at(tree: Tree, i: int) -> Tree:
     return tree_map(lambda t: t[i], tree)
 
 
-def view_at(tree: Tree, i: int) -> Tree:
-    """`at`, for as long as the stacked tree is in use: rows in files are not copied either."""
-    return tree_map(lambda t: t.view_at(i) if isinstance(t, Table) else t[i], tree)
+@contextmanager
+def views_at(tree: Tree, i: int) -> Iterator[Tree]:
+    """Context with `at`, in which rows in files are not copied either; a write into one counts as one into its table.
+
+    PyTorch counts only writes into the other views.
+    """
+    views: list[tuple[Table, Tensor]] = []
+
+    def view(t: Tensor) -> Tensor:
+        if not isinstance(t, Table):
+            return t[i]
+        views.append((t, t.view_at(i)))
+        return views[-1][1]
+
+    yield tree_map(view, tree)
+    for table, row in views:
+        table.note_write(row)
 
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
