@@ -22,7 +22,6 @@ from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GeneratedModels, GlobalModel, SplitClient
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
-from fedweave.tensors.storage import temporary_storage
 from fedweave.testing import check_method, method_checks
 from tests.engine.test_guards import assert_refused, run_rounds, variant
 
@@ -165,27 +164,6 @@ def test_a_write_of_a_sampled_client_is_refused(executor: Executor) -> None:
     method = cls(task=tiny.rows_task(), solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
     with pytest.raises(BadInput, match=r"Mine\.client_update, .* writes into client\.trust"):
         [*run(method, tiny.rows_federation(), Settings(rounds=1, participation=2), executor)]
-
-
-@pytest.mark.parametrize("executor", [Loop(), Processes(2)], ids=repr)
-@pytest.mark.parametrize("hook", ["client_update", "personalize"])
-def test_a_write_into_a_state_in_files_is_refused(hook: str, executor: Executor) -> None:
-    """Clients read it where it is: a default row in memory, and from the second round on a row of a file. Stacked
-    clients have copies.
-    """
-    original = getattr(counting(), hook)
-    for round in (0, 1):
-
-        def writing(self: Any, *arguments: Any, round: int = round) -> Any:
-            if arguments[3].round >= round:
-                arguments[2]["trust"].add_(1)
-            return original(self, *arguments)
-
-        training = Training(batch_size=4, epochs=1)
-        method = counting(**{hook: writing})(task=tiny.rows_task(), solver=SGD(lr=0.1), training=training)
-        words = rf"Mine\.{hook}, .* writes into client\.trust"
-        with temporary_storage() as files, pytest.raises(BadInput, match=words):
-            [*run(method, tiny.rows_federation(), Settings(rounds=3, storage=files), executor)]
 
 
 def test_a_write_into_a_model_of_all_clients_is_refused() -> None:

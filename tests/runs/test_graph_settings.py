@@ -84,7 +84,7 @@ BAD = {
     "another format": ("given:g.txt", "format"),
     "no array weights": ("given:named.npz", "no array"),
     "a damaged file": ("given:damaged.npz", "damaged"),
-    "objects": ("given:objects.npy", "elements of type .* are refused.*it must hold numbers only"),
+    "objects": ("given:objects.npy", "Object arrays cannot be loaded.*it must hold numbers only"),
     "texts": ("given:texts.npy", "of the type <U1; they must be numbers"),
     "a header alone": ("given:header.csv", "the first line has names, and no other line begins with one of them"),
     "words": ("given:words.csv", "could not convert string 'a b'.*numbers with commas between them"),

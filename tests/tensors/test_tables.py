@@ -285,3 +285,15 @@ def test_a_version_may_be_freed_inside_of_a_derivative(files: Storage) -> None:
 
     vmap(lambda x: jvp(free, (x,), (x,))[1])(torch.ones(2))
     assert rows.references.sum() == 0
+
+
+def test_a_row_is_written_again_if_it_has_changed(files: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "LARGE", 1)
+    table = pair(files)[0].with_rows(torch.tensor([1]), torch.ones(1, 2, 3, dtype=torch.float64))
+    row = table.read_row(1)
+    assert files.store_rows(row).version.slots.tolist() == table.version.slots[1:2].tolist()
+    row.add_(1)
+    changed = files.store_rows(row)
+    assert changed.version.slots.tolist() != table.version.slots[1:2].tolist()
+    assert torch.equal(tables.join_rows([changed])[0], row)
+    assert table[1].unique().tolist() == [1.0]

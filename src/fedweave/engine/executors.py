@@ -78,8 +78,7 @@ class Loop(Executor):
         self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort, keep: Keep = lambda tree: tree
     ) -> Tree:
         def run_client(i: int) -> Tree:
-            with trees.views_at(stacked, i) as rows:
-                return function(*rows, cohort.client_data(i))
+            return function(*trees.read_at(stacked, i), cohort.client_data(i))
 
         results = map(keep, self._map_clients(run_client, len(cohort)))
         return trees.stack(trees.collect_for_stack(results, len(cohort)))

@@ -1,7 +1,7 @@
 """Files of rows: memory-mapped `.npy` files, and the record of which of their slots are in use."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,12 +83,9 @@ class RowFiles:
             values[positions] = self._tensors[number][slots[positions] % self.length]
         return values
 
-    def view(self, slot: int, shape: Sequence[int] = (-1,)) -> Tensor:
-        """The row in a slot as it is in the file, [D] or of another shape.
-
-        It is a tensor of its own, which counts the writes into it, and not a part of one with all rows of the file.
-        """
-        return torch.from_numpy(self._files[slot // self.length][slot % self.length].reshape(shape))
+    def view(self, slot: int) -> Tensor:
+        """The row in a slot, [D], as it is in the file."""
+        return self._tensors[slot // self.length][slot % self.length]
 
     def flush(self) -> None:
         """Write all changes to the disk."""

@@ -51,7 +51,7 @@ class Storage:
             if not isinstance(leaf, Tensor) or not leaf.ndim or leaf.nbytes < LARGE or leaf.dtype not in DTYPES:
                 return leaf
             if id(leaf) not in stored:
-                stored[id(leaf)] = getattr(leaf, "stored", None) or self._write_row(leaf)
+                stored[id(leaf)] = StoredRow.of(leaf) or self._write_row(leaf)
             return stored[id(leaf)]
 
         return tree_map(store, trees)

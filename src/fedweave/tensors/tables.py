@@ -80,24 +80,13 @@ class Table(Tensor):
         values.view(len(slots), -1)[written.to(values.device)] = rows
         return values
 
-    def view_at(self, i: int) -> Tensor:
-        """Row `i` for as long as the table is in use: on a CPU not copied, so that nobody may change it.
-
-        Its counter of writes begins at zero, see `note_write`.
-        """
-        slot = self.version.slots[i : i + 1]
-        if int(slot) < 0:
-            return self.default.data
-        if self.default.device.type != "cpu":
-            return self.rows_at(torch.tensor([i]))[0]
-        row = self.version.rows.view(int(slot), self.default.shape)
-        row.stored = StoredRow(TableVersion(self.version.rows, slot), self.default)  # type: ignore[attr-defined]
+    def read_row(self, i: int) -> Tensor:
+        """Row `i` in memory. `StoredRow.of` finds its place in the files, if it is there."""
+        row, slot = self.rows_at(torch.tensor([i]))[0], self.version.slots[i : i + 1]
+        if int(slot) >= 0:
+            stored = StoredRow(TableVersion(self.version.rows, slot), self.default)
+            row.stored = stored, row._version  # type: ignore[attr-defined]
         return row
-
-    def note_write(self, row: Tensor) -> None:
-        """Count writes into the `row` of `view_at` as writes into the table, which guards of hooks look at."""
-        if row._version:
-            torch.autograd.graph.increment_version(self)
 
     def with_rows(self, ids: Tensor, values: Tensor) -> "Table":
         """The table with `values` [P, ...] in place of its rows `ids` [P]."""
@@ -157,6 +146,12 @@ class StoredRow:
 
     version: TableVersion
     like: Tensor
+
+    @classmethod
+    def of(cls, row: Tensor) -> "StoredRow | None":
+        """Where `row`, if it is of `Table.read_row` and nobody has written into it, stands in the files."""
+        stored, writes = getattr(row, "stored", (None, 0))
+        return stored if row._version == writes else None
 
 
 def join_rows(rows: Sequence[StoredRow | Tensor]) -> Tensor:

@@ -1,8 +1,7 @@
 """Trees: nested dictionaries of tensors. A stacked tree has a leading client axis, [N, ...] or [P, ...]."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -66,23 +65,9 @@ def at(tree: Tree, i: int) -> Tree:
     return tree_map(lambda t: t[i], tree)
 
 
-@contextmanager
-def views_at(tree: Tree, i: int) -> Iterator[Tree]:
-    """Context with `at`, in which rows in files are not copied either; a write into one counts as one into its table.
-
-    PyTorch counts only writes into the other views.
-    """
-    views: list[tuple[Table, Tensor]] = []
-
-    def view(t: Tensor) -> Tensor:
-        if not isinstance(t, Table):
-            return t[i]
-        views.append((t, t.view_at(i)))
-        return views[-1][1]
-
-    yield tree_map(view, tree)
-    for table, row in views:
-        table.note_write(row)
+def read_at(tree: Tree, i: int) -> Tree:
+    """`at`; a row of a file knows its place there, so that it is not written again if nobody changes it."""
+    return tree_map(lambda t: t.read_row(i) if isinstance(t, Table) else t[i], tree)
 
 
 def put(tree: Tree, ids: Tensor, rows: Tree) -> Tree:
