@@ -91,6 +91,7 @@ def write(folder: Path, position: int, part: str, text: str | None = None) -> No
         ('"row","p1","p2"\n1,0,1\n0,0,1\n2,0,1\n', "client 'Bob': clients/1/test.csv: its rows are not 0 to 2 in this"),
         ("row,p1,p2\n0,0,1\n", "client 'Bob': clients/1/test.csv: its rows are not 0 to 2 in this order"),
         ("p1,p2\nno,0\n", "client 'Bob': clients/1/test.csv: it cannot be read"),
+        ("p1,p2\n5,0,1\n6,0,1\n7,1,0\n", "test.csv: it cannot be read: 'its rows have more values than its heading'"),
     ],
 )
 def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None, message: str) -> None:
@@ -112,12 +113,13 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None
         ({"p1": [0.0] * 4, "p2": [1.0] * 4}, "cannot be read: 'it has more than 3 rows'"),
         ({"p1": ["0"] * 3, "p2": [1.0] * 3}, "cannot be read: \"its column 'p1' has no numbers\""),
         ({"row": [1, 0, 2], "p1": [0.0] * 3, "p2": [1.0] * 3}, "its rows are not 0 to 2 in this order"),
+        (pd.DataFrame({"p1": [0.0] * 3, "p2": [1.0] * 3}, pd.Index([1, 0, 2], name="row")), "its rows are not 0 to 2"),
         ({"p1": [0.0] * 3}, "it gave [3, 1]; give a probability of each class, [3, 2]"),
         ({"row": [0, 1, 2], "p1": [0.0, 0, 1], "p2": [1, 1, 0]}, ""),
         (None, "cannot be read"),
     ],
 )
-def test_predictions_in_parquet(tmp_path: Path, table: dict | None, message: str) -> None:
+def test_predictions_in_parquet(tmp_path: Path, table: dict | pd.DataFrame | None, message: str) -> None:
     """They are those of CSV; what is wrong is one line."""
     for position, part in ((0, "val"), (0, "test"), (1, "val")):
         write(tmp_path, position, part)

@@ -176,6 +176,8 @@ REFUSED = {
     "one row is x[None]": (blobs()[0][0], "Ann", {}),
     "x: cannot be read as rows of numbers": ([[1, 2], [1]], "Ann", {}),
     "x: a value is missing or infinite": (blobs()[0] * np.nan, "Ann", {}),
+    "x: holds complex numbers, dates": (blobs()[0] * 1j, "Ann", {}),
+    "dates or durations; give real numbers": (blobs()[0].astype("datetime64[s]"), "Ann", {}),
     "seed: 5 was not trained; choices: 0": (blobs()[0], "Ann", {"seed": 5}),
 }
 

@@ -208,8 +208,10 @@ def _read_table(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
     if file.suffix == ".csv":
         table = pd.read_csv(file, nrows=most, float_precision="round_trip", skipinitialspace=True)
         rows = len(table)
+        if not table.index.equals(pd.RangeIndex(rows)):  # pandas takes the first values for names of the rows
+            raise ValueError("its rows have more values than its heading")
     elif (rows := pq.read_metadata(file).num_rows) < most:  # else it is not read
-        table = pd.read_parquet(file)
+        table = pq.read_table(file).to_pandas(ignore_metadata=True)  # with `row`, if the program made it the index
     if rows >= most:
         raise ValueError(f"it has more than {most - 1} rows")
     for name, column in table.items():

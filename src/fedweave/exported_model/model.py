@@ -129,6 +129,8 @@ def _as_array(rows: Any, about: Mapping[str, Any]) -> np.ndarray:
     try:
         x = as_plain(rows.to_numpy() if hasattr(rows, "to_numpy") else rows)
         refuse_files(x, shape)
+        if x.dtype.kind in "cmM":
+            raise InputError("x: holds complex numbers, dates or durations; give real numbers, as in training")
         pixels = about.get("pixels")  # folders of earlier versions do not state the scale
         is_image = x.dtype.kind in "biuf" and (x.ndim == 4 or pixels)
         x = x if is_image else x.astype(np.float64)
