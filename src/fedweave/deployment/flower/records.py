@@ -43,7 +43,7 @@ def decode_tensors(record: ArrayRecord, form: Mapping[str, Any]) -> dict[str, Te
     decoded: dict[str, Tensor] = {}
     for name, array in record.items():
         shape, dtype = form[name]
-        decoded[name] = torch.from_numpy(np.array(decode(array.data, shape, dtype, name)))
+        decoded[name] = torch.from_numpy(decode(array.data, shape, dtype, name))
     return decoded
 
 

@@ -94,7 +94,7 @@ def decode(data: bytes, shape: Sequence[int], dtype: str, name: str) -> np.ndarr
         name: of the tensor, for error messages.
 
     Raises:
-        UndeclaredTensor: `data` is not a .npy file, or of another shape, type or length.
+        UndeclaredTensor: `data` is not a .npy file, ends too early, or is of another shape or type.
     """
     declared, file = (tuple(shape), np.dtype(dtype)), io.BytesIO(data)
     try:
