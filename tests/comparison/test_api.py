@@ -198,6 +198,28 @@ def test_damaged_files_of_results_are_trained_again_or_named(content: str, tmp_p
     fw.compare(people(), ["local"], **settings, tune=0)
 
 
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_damaged_models_are_named_with_a_way_out_that_works(share: float, tmp_path: Path) -> None:
+    settings = {"rounds": 1, "seeds": 1, "central": False, "tune": 0, "out": tmp_path, **QUIET}
+    folder = fw.compare(people(), ["local"], **settings)["local"].run.folder
+    for name in ("models-0.pt", "state-0.pt"):
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: int(share * len(content))])
+    federation = people()
+    local, rows = fw.load(tmp_path)["local"], federation.dataset.x[:40].reshape(40, 5)
+    newcomers = {"client": ["new"] * 40, "label": federation.dataset.y[:40], "federation": federation, "rounds": 1}
+    for name, ask in [
+        ("models", lambda: local.predict(rows, "person 0", refit=False)),
+        ("models", local.models),
+        ("state", lambda: local.join(rows, **newcomers)),
+    ]:
+        way = rf"{name}-0\.pt: damaged .* remove the folder {re.escape(str(folder))}, and train again"
+        with pytest.raises(fw.BadInput, match=way):
+            ask()
+    shutil.rmtree(folder)
+    assert len(fw.compare(people(), ["local"], **settings)["local"].models()) == 6
+
+
 def failing(*args: Any, **options: Any) -> None:
     raise OSError("the disk is full")
 

@@ -11,7 +11,7 @@ from fedweave.comparison.results_folder import check_description, results_folder
 from fedweave.engine.clients import Clients
 from fedweave.engine.records import State
 from fedweave.errors import BadInput
-from fedweave.files.atomic import load_tensors, save_tensors
+from fedweave.files.atomic import save_tensors
 from fedweave.own_data.argument_checks import as_python, check_flag
 from fedweave.own_data.federation import Federation
 from fedweave.own_data.newcomers import NewcomerData, add_newcomers
@@ -146,12 +146,12 @@ def read_state(file: Path, prepared: PreparedRun, rounds: int | None = None) -> 
         rounds: that `prepared` adds to it, if all of them are to follow.
 
     Raises:
-        BadInput: it was not stored, or its rounds are not those before the last `rounds`.
+        BadInput: it was not stored or is damaged, or its rounds are not those before the last `rounds`.
     """
     if not file.is_file():
         problem = f"the server's state is not stored (fw.compare and fw.fit store up to {LARGEST // 2**20} MiB)"
         raise BadInput(str(file), f"{problem}; train again, or train with newcomers= and join_round=")
-    state = State(*load_tensors(file)["state"])
+    state = State(*serving.read_stored(file)["state"])
     if rounds is not None and state.round + rounds != prepared.rounds:
         raise BadInput("join", "the method divides its rounds into stages; train with newcomers= and join_round=")
     from torch.utils._pytree import tree_map

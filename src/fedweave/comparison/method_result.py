@@ -15,12 +15,12 @@ from fedweave.comparison.figures import MethodPlots
 from fedweave.comparison.origin import Origin
 from fedweave.comparison.refit import refit
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.files.atomic import load_tensors
 from fedweave.metrics import probabilities
 from fedweave.own_data.argument_checks import check_flag, check_folder
 from fedweave.own_data.newcomers import NewcomerData
 from fedweave.prediction.predictor import Predictor, client_names, load_predictor
 from fedweave.results import Graphs, Run
+from fedweave.runs.serving import read_stored
 
 TIDY = ["method", "seed", "client", "round", "point", "split", "metric", "value"]
 
@@ -142,7 +142,7 @@ class MethodResult:
         """Every evaluated client's model at the round that validation chose: name of the client -> tensors.
 
         Raises:
-            BadInput: an unknown seed, or no models were stored.
+            BadInput: an unknown seed, or no models were stored, or they are damaged.
         """
         from fedweave.tensors import trees
 
@@ -150,7 +150,7 @@ class MethodResult:
         file = self.run.folder / f"models-{self.run.seeds[0] if seed is None else seed}.pt"
         if not file.is_file():
             raise BadInput(f"{file}: not found; train again with evaluate={{'models': True}}, which is the default")
-        stacked = load_tensors(file)["models"]
+        stacked = read_stored(file)["models"]
         return {name: trees.at(stacked, i) for i, name in enumerate(self.evaluated_clients)}
 
     def refit(self, *, seed: int | None = None) -> str:

@@ -23,7 +23,7 @@ from fedweave.recommendation.candidates import Candidate, build_plan, graph_cont
 from fedweave.recommendation.subsets import subsample_training
 from fedweave.results import Run, Study
 from fedweave.results.repetitions import interval
-from fedweave.runs import repetition
+from fedweave.runs import repetition, serving
 from fedweave.tensors import trees
 
 EVALUATIONS = 25  # of a final run
@@ -181,12 +181,10 @@ def slope(run: Run) -> tuple[float, float, float]:
 
 def has_one_model(run: Run) -> bool:
     """Whether all clients have the same model in every seed, apart from their BatchNorm statistics."""
-    from fedweave.files.atomic import load_tensors
-
     files = [run.folder / f"models-{seed}.pt" for seed in run.seeds]
     if not all(file.is_file() for file in files):
         return False
-    return all(_are_identical(load_tensors(file)["models"]) for file in files)
+    return all(_are_identical(serving.read_stored(file)["models"]) for file in files)
 
 
 def _are_identical(models: Any) -> bool:

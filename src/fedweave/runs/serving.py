@@ -17,7 +17,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
 from fedweave.files.arrays import read_npz
-from fedweave.files.atomic import atomic_path, load_tensors
+from fedweave.files.atomic import atomic_path, load_tensors, read
 from fedweave.models import ClientModel
 from fedweave.models.gcn import gcn_norm
 from fedweave.runs import tasks
@@ -149,16 +149,25 @@ def deploy(
         model: makes client models, where the run's have no name.
 
     Raises:
-        BadInput: the run's settings no longer fit the code.
+        BadInput: the run's settings no longer fit the code, or its models are damaged.
     """
     run, (dataset, partition) = parse_run(info), _build_placeholders(facts)
     method = objects.build_method(run, tasks.build_task(run, dataset, partition, model=model))
     models_by_seed = {
-        int(path.stem.removeprefix("models-")): load_tensors(path)["models"] for path in models.glob(MODELS)
+        int(path.stem.removeprefix("models-")): read_stored(path)["models"] for path in models.glob(MODELS)
     }
     span = sum(partition.layout.get(k, 0) for k in SPAN)
     clients = tuple(map(int, info["evaluated"])) if info.get("evaluated") else None
     return DeployedModels(method, dict(sorted(models_by_seed.items())), graphs, span, clients)
+
+
+def read_stored(file: Path) -> Any:
+    """The tensors of a file in the folder of a finished run.
+
+    Raises:
+        BadInput: it is damaged; training again leaves out finished runs, so that the folder has to go.
+    """
+    return read(file, load_tensors, f"remove the folder {file.parent}, and train again")
 
 
 SPAN = ("window", "horizon")
