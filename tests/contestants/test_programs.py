@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from shutil import which
 
@@ -16,10 +17,12 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+from sklearn.dummy import DummyClassifier
 
 from fedweave.contestants import environments, program, programs
 from fedweave.contestants.checks import check_answers, check_bytes, check_curves, check_graph
-from fedweave.contestants.exchange import read_answers
+from fedweave.contestants.exchange import read_answers, write_task
+from fedweave.contestants.functions import EstimatorRunner
 from fedweave.contestants.programs import run_program
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem, wrap
@@ -105,6 +108,16 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None
     assert "\n" not in str(error.value)
     write(tmp_path, 1, "test", '"row","p1","p2"\n0,0,1\n1,0,1\n2,1,0\n')
     assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
+
+
+def test_a_client_may_have_no_validation_rows(tmp_path: Path) -> None:
+    """Its tables have a heading alone, and an estimator gives no predictions for them."""
+    x, y = np.zeros((2, 1, 2), np.float32), np.array([0, 1])
+    task = replace(TASK, clients=(ContestClient("Ann", x, y, x[:0], y[:0], x),))
+    write_task(task, tmp_path / "task")
+    assert (tmp_path / "task" / "clients" / "0" / "val.csv").read_text() == "x1,x2,y\n"
+    ((val, test),) = EstimatorRunner(DummyClassifier(), "client", False).run(task, tmp_path / "log").predictions
+    assert (val.shape, test.shape) == ((0, 2), (2, 2))
 
 
 @pytest.mark.parametrize(

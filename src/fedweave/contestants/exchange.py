@@ -1,6 +1,7 @@
 """The folder that a program gets and the folder that it fills: docs/contestants.md describes both."""
 
 import json
+import math
 import os
 import warnings
 import zipfile
@@ -127,10 +128,12 @@ def _as_table(arrays: dict[str, np.ndarray]) -> "pd.DataFrame":
     """Inputs as columns x1, x2, ...; targets as y, or y1, y2, ..."""
     import pandas as pd
 
-    x = arrays["x"].reshape(len(arrays["x"]), -1)
+    # Not by -1, which has no value for a client without validation rows.
+    flat = {name: rows.reshape(len(rows), math.prod(rows.shape[1:])) for name, rows in arrays.items()}
+    x = flat["x"]
     columns = {f"x{i + 1}": x[:, i] for i in range(x.shape[1])}
-    if "y" in arrays:
-        y = arrays["y"].reshape(len(x), -1) if arrays["y"].ndim > 1 else arrays["y"][:, None]
+    if "y" in flat:
+        y = flat["y"]
         columns |= {"y" if y.shape[1] == 1 else f"y{i + 1}": y[:, i] for i in range(y.shape[1])}
     return pd.DataFrame(columns)
 

@@ -1,5 +1,6 @@
 """Contestants in this process: a function of a task, and an estimator of scikit-learn."""
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,7 +109,7 @@ class EstimatorRunner(Runner):
         """The rows of a part as the estimator reads them: inputs as columns [m, F], raw rows, or a raw column."""
         if not self.raw:
             x = getattr(client, f"{part}_x")
-            return x.reshape(len(x), -1)
+            return x.reshape(len(x), math.prod(x.shape[1:]))  # also of no rows
         table = getattr(client, f"{part}_raw")
         return table if self.raw is True else table[self.raw]
 
