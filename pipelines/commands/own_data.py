@@ -177,8 +177,10 @@ def predict(
         stored = user_files.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
     else:
-        names = input_description.name_columns(read_inputs(result.run)[0])
-        rows = user_files.read_table(file, names=names, encoding=encoding).reset_index(drop=True)
+        about = read_inputs(result.run)[0]
+        names, has_commas = input_description.name_columns(about), input_description.had_commas(about)
+        rows = user_files.read_table(file, names=names, encoding=encoding, has_commas=has_commas)
+        rows = rows.reset_index(drop=True)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
     with warnings.catch_warnings():
