@@ -227,6 +227,11 @@ def explain_default(comparison: "fw.Comparison") -> str:
     return "as the report says" if comparison.answers.method else "which has the best validation score"
 
 
+def explain_recommendation(advice: "fw.Recommendation") -> str:
+    """Why `predict` and `export` use the method of a recommendation."""
+    return "as nothing is recommended yet" if advice.facts.get("under_trained") else "which is recommended"
+
+
 def _explain(result: "fw.MethodResult", why: str, seed: int | None, refit: bool) -> str:
     """Why this method is used, and what its models were trained on."""
     return f"({why}; {result.refit(seed=seed) if refit else 'trained on training rows'})"
@@ -256,7 +261,8 @@ def load_result(folder: Path, method: str, uses: list[str] | None) -> tuple["fw.
     if method:
         return comparison[choose(method, comparison.methods, "--method")], "as --method says"
     if (folder / FOLDER / FACTS).is_file():
-        return comparison[Recommendation.load(folder).method], "which is recommended"
+        advice = Recommendation.load(folder)
+        return comparison[advice.method], explain_recommendation(advice)
     return comparison.deployed(), explain_default(comparison)
 
 
