@@ -177,8 +177,10 @@ def predict(
         stored = user_files.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
     else:
-        names = input_description.name_columns(read_inputs(result.run)[0])
-        rows = user_files.read_table(file, names=names, encoding=encoding).reset_index(drop=True)
+        about = read_inputs(result.run)[0]
+        names, has_commas = input_description.name_columns(about), input_description.had_commas(about)
+        rows = user_files.read_table(file, names=names, encoding=encoding, has_commas=has_commas)
+        rows = rows.reset_index(drop=True)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
     with warnings.catch_warnings():
@@ -225,6 +227,11 @@ def explain_default(comparison: "fw.Comparison") -> str:
     return "as the report says" if comparison.answers.method else "which has the best validation score"
 
 
+def explain_recommendation(advice: "fw.Recommendation") -> str:
+    """Why `predict` and `export` use the method of a recommendation."""
+    return "as nothing is recommended yet" if advice.facts.get("under_trained") else "which is recommended"
+
+
 def _explain(result: "fw.MethodResult", why: str, seed: int | None, refit: bool) -> str:
     """Why this method is used, and what its models were trained on."""
     return f"({why}; {result.refit(seed=seed) if refit else 'trained on training rows'})"
@@ -254,7 +261,8 @@ def load_result(folder: Path, method: str, uses: list[str] | None) -> tuple["fw.
     if method:
         return comparison[choose(method, comparison.methods, "--method")], "as --method says"
     if (folder / FOLDER / FACTS).is_file():
-        return comparison[Recommendation.load(folder).method], "which is recommended"
+        advice = Recommendation.load(folder)
+        return comparison[advice.method], explain_recommendation(advice)
     return comparison.deployed(), explain_default(comparison)
 
 

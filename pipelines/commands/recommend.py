@@ -84,7 +84,7 @@ def recommend(
     show(advice)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     done = replace(fw.load(out), federation=federation)
-    use = own_data.explain_use(done[advice.method], f"use {advice.method}, which is recommended, ")
+    use = own_data.explain_use(done[advice.method], f"use {advice.method}, {own_data.explain_recommendation(advice)}, ")
     print(f"predict and export {use}")
 
 

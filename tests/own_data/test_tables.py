@@ -292,17 +292,21 @@ def test_texts_among_numbers_and_identifiers_are_reported() -> None:
         "texts": numbers.mask(rare, "n/a?"),
         "limits": numbers.mask(rare, "<0.5"),
         "comma": numbers.str.replace(".", ","),
+        "both": numbers.str.replace(".", ",").mask(rare, "k.A."),
         "codes": [str(i % 9) if i % 20 else "other" for i in range(len(table))],
         "half": [str(i % 50) if i % 2 else f"ward {i % 50}" for i in range(len(table))],
         "gaps": pd.Series(draws.normal(size=len(table))).mask(rare),
         "patient": [f"P{i}" for i in range(len(table))],
     }
     notes = federation(table.assign(**odd)).notes
-    assert [note.split("'")[1] for note in notes] == ["texts", "limits", "comma", "patient"]
+    assert [note.split("'")[1] for note in notes] == ["texts", "limits", "comma", "both", "patient"]
     assert notes[0].startswith("column 'texts': 95 % of its values are numbers, and it is read as ")
     assert notes[0].endswith(" categories because of 'n/a?' (30 rows); make these empty")
     assert notes[2].endswith("; write a point in place of the comma")
-    assert "'patient' has 360 different values in 360 training rows" in notes[3]
+    assert notes[3].endswith(
+        " categories because of 'k.A.' (30 rows); make these empty, and write a point in place of the comma"
+    )
+    assert "'patient' has 360 different values in 360 training rows" in notes[4]
 
 
 def test_the_example_of_a_table_has_the_types_of_its_columns() -> None:

@@ -149,6 +149,20 @@ def test_predictions_of_rows_in_another_encoding(folder: Path, tmp_path: Path) -
         own_data.predict(folder / "out", file, client="BOS")
 
 
+def test_points_of_new_rows_mean_what_they_meant_in_training(tmp_path: Path) -> None:
+    """Decimal commas in the file of the training say that points separate thousands in a file without any, too."""
+    costs = 800 + np.arange(60) * 37
+    table = flights(60).drop(columns="time_hour").assign(cost=[f"{cost:,}".replace(",", ".") for cost in costs])
+    table.to_csv(tmp_path / "old.csv", sep=";", decimal=",", index=False)
+    settings = {**SETTINGS, "methods": ["local"], "rounds": 1, "seeds": 1, "tune": 0}
+    own_data.compare(tmp_path / "old.csv", out=tmp_path / "out", **settings)
+    for name, cost in {"points": "2.080", "none": "2080"}.items():
+        lines = ["distance;weather;cost", f"1;rain;{cost}"]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        own_data.predict(tmp_path / "out", tmp_path / f"{name}.csv", client="BOS", output=tmp_path / f"{name}-said.csv")
+    assert (tmp_path / "points-said.csv").read_bytes() == (tmp_path / "none-said.csv").read_bytes()
+
+
 def test_files_of_the_user_are_not_replaced(folder: Path, tmp_path: Path) -> None:
     """Neither predictions nor a table of the results with the same name replaces them."""
     file = tmp_path / "clients.csv"

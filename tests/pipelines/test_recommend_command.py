@@ -7,7 +7,7 @@ import pytest
 
 import fedweave as fw
 from benchmarks import recommend_truth as truth
-from fedweave.pipelines.commands import recommend
+from fedweave.pipelines.commands import own_data, recommend
 
 
 @pytest.mark.acceptance  # other tests check the answers themselves
@@ -40,3 +40,18 @@ def test_from_a_file_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert {*rates.index} == {"local", "fedavg", "fedavg_ft", "ditto"}
     assert rates.nunique() == 1
     assert fw.load(tmp_path / "out").methods
+
+
+def test_under_trained_methods_are_not_called_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    federation = truth.federation("common", 2)
+    table = pd.DataFrame(federation.dataset.x.reshape(-1, truth.FEATURES)).add_prefix("x")
+    table = table.assign(site=[f"s{i % 6}" for i in range(len(table))], sort=federation.dataset.labels)[:600]
+    table.to_csv(tmp_path / "rows.csv", index=False)
+    options = {"client": "site", "label": "sort", "methods": ["local"], "rounds": 2, "seeds": 1, "points": 1}
+    out = tmp_path / "out"
+    recommend.recommend(tmp_path / "rows.csv", out=out, settings=["lr=0.0001"], budget="none", **options)
+    printed = capsys.readouterr().out
+    assert "Nothing yet, as the methods are under-trained" in printed
+    assert "as nothing is recommended yet" in printed
+    assert "which is recommended" not in printed
+    assert own_data.load_result(out, "", None)[1] == "as nothing is recommended yet"

@@ -171,7 +171,8 @@ def write_rows(options: argparse.Namespace) -> None:
     own_rows.check_client(options.client)
     names = input_description.name_columns(spec.scaling)
     names += [options.label] if spec.data["targets"] is None else []
-    table = user_files.read_table(options.file, names=names, encoding=encoding, labels=[options.label])
+    has_commas = input_description.had_commas(spec.scaling)
+    table = user_files.read_table(options.file, None, names, encoding, [options.label], has_commas=has_commas)
     with relocate({"time": f"{options.file}: time"}):
         file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)
@@ -187,7 +188,8 @@ def predict(options: argparse.Namespace) -> None:
 
     encoding, spec = user_files.check_encoding(options.file, options.encoding), app_spec(options.app)
     names = input_description.name_columns(spec.scaling)
-    table = user_files.read_table(options.file, names=names, encoding=encoding)
+    has_commas = input_description.had_commas(spec.scaling)
+    table = user_files.read_table(options.file, names=names, encoding=encoding, has_commas=has_commas)
     answer = predictions.of_table(spec, table, options.data, options.state)
     text = answer.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if options.out:

@@ -9,6 +9,7 @@ import numpy as np
 from fedweave import exported_model
 from fedweave.errors import BadInput, format_count
 from fedweave.own_data.argument_checks import COMPLEX_ADVICE, KINDS, check_size, convert_input_errors
+from fedweave.own_data.user_files import AMOUNTS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +48,7 @@ class Column:
         own: of a number, (median, mean, std) of each client's training rows, where these are used.
         words: of a text, the vocabulary; the count of each of its words is one value.
         buckets: of a text without a vocabulary, the number of hashes; the count of the words of each hash is one value.
+        has_commas: of a number from a file, whether its decimal mark was a comma, so that points separate thousands.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Column:
     own: tuple[Numbers, ...] = ()
     words: tuple[str, ...] = ()
     buckets: int = 0
+    has_commas: bool = False
 
     @property
     def width(self) -> int:
@@ -183,7 +186,8 @@ class Preprocessing:
 
     def as_data(self) -> list[dict[str, Any]]:
         """The columns as plain data."""
-        return [asdict(column) for column in self.columns]
+        stored = [asdict(column) for column in self.columns]
+        return [{key: value for key, value in one.items() if key != "has_commas" or value} for one in stored]
 
     @classmethod
     def from_data(cls, columns: Sequence[Mapping[str, Any]]) -> "Preprocessing":
@@ -222,14 +226,14 @@ def fit_columns(
     rows = np.concatenate(train)
     client = np.repeat(np.arange(len(train)), [len(client_rows) for client_rows in train])
     texts = text or {}
-    return Preprocessing(
-        tuple(
-            _fit_text(table[name].iloc[rows], name, texts[name])
-            if name in texts
-            else _fit_column(table[name].iloc[rows], name, client, embed, pooled)
-            for name in features
-        )
+    columns = (
+        _fit_text(table[name].iloc[rows], name, texts[name])
+        if name in texts
+        else _fit_column(table[name].iloc[rows], name, client, embed, pooled)
+        for name in features
     )
+    amounts = table.attrs.get(AMOUNTS, ())
+    return Preprocessing(tuple(replace(column, has_commas=column.name in amounts) for column in columns))
 
 
 def _fit_text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) -> Column:

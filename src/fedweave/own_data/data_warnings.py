@@ -214,11 +214,16 @@ def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
     share = sizes[numeric].sum() / max(sizes.sum(), 1)
     if numbers.all() or share <= MIN_NUMBER_SHARE or (numeric.sum() <= MAX_CODES and not grouped.any()):
         return ""
-    first, others = int((~numbers).argmax()), int((~numbers).sum()) - 1  # the most frequent text, and the rest
+    named = ~numeric if not numeric.all() else ~numbers  # texts that are no numbers, however these are written
+    first, others = int(named.argmax()), int(named.sum()) - 1  # the most frequent text, and the rest
     more = f" and {format_count(others, 'other text')}" if others else ""
-    point = "write a point in place of the comma" if with_comma[first] else "make these empty"
-    advice = "leave out the thousands separators" if grouped[first] else point
-    advice = "write numbers alone, with the minus of the keyboard" if signed[first] else advice
+    ways = {
+        "make these empty": ~numeric,
+        "write numbers alone, with the minus of the keyboard": signed,
+        "leave out the thousands separators": grouped,
+        "write a point in place of the comma": with_comma & ~grouped,
+    }
+    advice = ", and ".join(way for way, texts_of_way in ways.items() if texts_of_way.any())
     return (
         f"column {column.name!r}: {int(100 * share)} % of its values are numbers, and it is read as {levels} "
         f"categories because of {texts[first]!r} ({format_count(sizes[first], 'row')}){more}; {advice}"

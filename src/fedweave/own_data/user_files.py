@@ -37,6 +37,7 @@ def read_table(
     encoding: str = "",
     labels: Collection[str] = (),
     typed: bool = True,
+    has_commas: bool = False,
 ) -> "pd.DataFrame":
     """A table: as it is, or read from a CSV, TSV or Parquet file (CSV also compressed, such as .csv.gz).
 
@@ -48,6 +49,7 @@ def read_table(
         encoding: of a CSV or TSV file, as Python names it; default: UTF-8.
         labels: columns of names or numbers: names where a text is a code such as "007".
         typed: whether names become numbers where all are written as these would be.
+        has_commas: whether the decimal mark of a file with semicolons is a comma, also where no number has one.
 
     Raises:
         BadInput: the file is missing, damaged, empty or of another kind.
@@ -56,7 +58,8 @@ def read_table(
 
     if isinstance(source, pd.DataFrame):
         return source
-    return _type_texts(_read_file(source, columns, {*names}, {*labels}, encoding), names if typed else (), labels)
+    table = _read_file(source, columns, {*names}, {*labels}, encoding, has_commas)
+    return _type_texts(table, names if typed else (), labels)
 
 
 def _type_texts(table: "pd.DataFrame", names: Collection[str], labels: Collection[str]) -> "pd.DataFrame":

@@ -102,6 +102,11 @@ def name_columns(about: Mapping[str, Any]) -> list[Any]:
     return [*texts, *(c["name"] for c in columns if c.get("role") == "client"), about.get("client_column", "")]
 
 
+def had_commas(about: Mapping[str, Any]) -> bool:
+    """Whether a file with numbers of the training had decimal commas, so that points in new ones separate thousands."""
+    return any(column.get("has_commas") for column in about.get("columns") or ())
+
+
 def hash_content(dataset: Dataset, partition: Partition) -> str:
     """A hash of all features, labels and rows."""
     rows = (client_rows for part in PARTS for client_rows in getattr(partition, part))
