@@ -198,6 +198,19 @@ def test_damaged_files_of_results_are_trained_again_or_named(content: str, tmp_p
     fw.compare(people(), ["local"], **settings, tune=0)
 
 
+@pytest.mark.parametrize("name", ["rounds.csv", "diagnostics.csv"])
+def test_texts_among_the_numbers_of_a_run_are_named(name: str, tmp_path: Path) -> None:
+    """A byte of a table that is not the one that was written."""
+    settings = {"rounds": 2, "seeds": 1, "central": False, "tune": 0, "out": tmp_path, **QUIET}
+    file = fw.compare(people(), ["pfedgraph"], **settings)["pfedgraph"].run.folder / name
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0], *(re.sub(r"\d,", "x,", line, count=3) for line in lines[1:])]) + "\n")
+    with pytest.raises(fw.BadInput, match=rf"{re.escape(name)}: damaged .*texts.*; remove the folder of the run"):
+        fw.load(tmp_path)["pfedgraph"].run  # noqa: B018
+    shutil.rmtree(file.parent)
+    assert repr(fw.compare(people(), ["pfedgraph"], **settings))
+
+
 @pytest.mark.parametrize("share", [0, 0.5])
 def test_damaged_models_are_named_with_a_way_out_that_works(share: float, tmp_path: Path) -> None:
     settings = {"rounds": 1, "seeds": 1, "central": False, "tune": 0, "out": tmp_path, **QUIET}

@@ -190,8 +190,10 @@ def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
         raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {advice}") from error
 
 
-def read_table(file: Path, columns: Sequence[str], advice: str, **options: Any) -> "pd.DataFrame":
-    """The table of a complete CSV file that has `columns`; `options` are those of pandas.
+def read_table(
+    file: Path, columns: Sequence[str], advice: str, numbers: Sequence[str] = (), **options: Any
+) -> "pd.DataFrame":
+    """The table of a complete CSV file that has `columns`, of which `numbers` hold no texts; `options`: of pandas.
 
     Raises:
         BadInput: as `read`.
@@ -205,6 +207,8 @@ def read_table(file: Path, columns: Sequence[str], advice: str, **options: Any) 
         table = pd.read_csv(io.StringIO(text), **options)
         if missing := [name for name in columns if name not in table]:
             raise ValueError(f"no column {', '.join(missing)}")
+        if texts := [name for name in numbers if len(table) and table[name].dtype.kind not in "iuf"]:
+            raise ValueError(f"texts among the numbers of {', '.join(texts)}")
         return table
 
     return read(file, reader, advice)

@@ -21,7 +21,7 @@ from fedweave.results.marks import CONTROLS, REFERENCES, control_column
 from fedweave.runs import selection
 
 MARGINS = "margins.json"  # margins of practical equivalence as the study writes them, by metric
-RETRAIN_HINT = "train the run again"  # the advice for every damaged file
+RETRAIN_HINT = "remove the folder of the run, and train the run again"  # the advice for every damaged file
 KEYS = ("seed", "round", "point", "split", "client")
 _INTEGER, _TEXT = ("int64", "int32"), ("string", "large_string")
 COLUMNS = dict(zip((*KEYS, "value"), (_INTEGER, _INTEGER, _TEXT, _TEXT, _INTEGER, ("double",)), strict=True))
@@ -219,8 +219,9 @@ def load_run(folder: Path | str) -> Run:
     evaluations = read_scores(folder / "evaluations.parquet")
     if evaluations.duplicated(list(KEYS)).any():
         raise BadInput(f"{folder / 'evaluations.parquet'}: two rows for one {', '.join(KEYS)}; {RETRAIN_HINT}")
-    rounds = read_table(folder / "rounds.csv", ("seed", "round", "bytes_up", "bytes_down", "seconds"), RETRAIN_HINT)
-    diagnostics = _read_optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"))
+    costs = ("seed", "round", "bytes_up", "bytes_down", "seconds")
+    rounds = read_table(folder / "rounds.csv", costs, RETRAIN_HINT, costs)
+    diagnostics = _read_optional(folder / "diagnostics.csv", ("seed", "round", "name", "value"), ("round", "value"))
     return Run(folder, info, evaluations, rounds, diagnostics, _read_optional(folder / "system.csv", ("time",)))
 
 
@@ -247,8 +248,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         return file.read(list(COLUMNS)).to_pandas()
 
 
-def _read_optional(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
-    return read_table(file, columns, RETRAIN_HINT) if file.is_file() else pd.DataFrame(columns=list(columns))
+def _read_optional(file: Path, columns: tuple[str, ...], numbers: tuple[str, ...] = ()) -> pd.DataFrame:
+    return read_table(file, columns, RETRAIN_HINT, numbers) if file.is_file() else pd.DataFrame(columns=list(columns))
 
 
 def _as_control(run: Run, peers: Sequence[Run]) -> Run:
