@@ -2,9 +2,10 @@
 
 import socket
 import subprocess
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput
 
@@ -113,7 +114,7 @@ def check_stages(client: "SyncPrefectClient", pool: str, is_named: bool) -> Owne
 def read(client: "SyncPrefectClient", pool: str) -> Owner | None:
     """The owner of `pool`; None if it has none."""
     variable = client.read_variable_by_name(PREFIX + pool)
-    return Owner(**cast(dict[str, str], variable.value)) if variable else None
+    return _parse_owner(variable.value, variable.name) if variable else None
 
 
 def _require_owner(client: "SyncPrefectClient", pool: str) -> Owner:
@@ -130,6 +131,18 @@ def _require_owner(client: "SyncPrefectClient", pool: str) -> Owner:
         f"pool {pool}: nobody has deployed it at this server (deployed: {deployed}); name another one ({VARIABLE}), or "
         "deploy it in the project's main folder: fedweave deploy"
     )
+
+
+def _parse_owner(value: Any, name: str) -> Owner:
+    """The owner that a variable holds.
+
+    Raises:
+        BadInput: somebody has changed it by hand.
+    """
+    fields = Owner.__dataclass_fields__
+    if not isinstance(value, Mapping) or {*value} != {*fields} or not all(isinstance(v, str) for v in value.values()):
+        raise BadInput(f"Prefect's variable {name}: does not hold the owner of a pool; prefect variable unset {name}")
+    return Owner(**value)
 
 
 def _history() -> str:
