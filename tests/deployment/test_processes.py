@@ -122,6 +122,36 @@ def test_commands_of_the_fork_server_in_folders_with_spaces(tmp_path, monkeypatc
     assert received == [[str(command), "--a", "b c"], str(tmp_path), "x"]
 
 
+SERVER = """
+import os, signal, sys, time
+from pathlib import Path
+from fedweave.deployment.flower.fork_server import prepare
+from fedweave.processes.fork_server import serve
+
+def run():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(Path("asked").touch()))
+    Path("begun").write_text(str(os.getpid()))
+    time.sleep(300)
+
+serve(prepare(Path("server")), lambda request: run, death=int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("death", [signal.SIGKILL, signal.SIGTERM])
+def test_a_command_ends_as_its_client_when_that_is_killed(death, tmp_path, monkeypatch):
+    """A node of Flower that is killed must not take its leave of the server."""
+    monkeypatch.chdir(tmp_path)
+    begun = tmp_path / "begun"
+    with subprocess.Popen([sys.executable, "-c", SERVER, str(int(death))]) as server:
+        assert until((tmp_path / "server" / "socket").exists)
+        with subprocess.Popen([tmp_path / "server" / "bin" / "flower-supernode"]) as client:
+            assert until(lambda: begun.exists() and begun.read_text())
+            client.kill()
+        assert until(lambda: not alive(int(begun.read_text())))
+        server.kill()
+    assert (tmp_path / "asked").exists() == (death == signal.SIGTERM)
+
+
 def test_a_folder_belongs_to_one_server_at_a_time(tmp_path):
     """Another process is refused while the first one uses the folder, and accepted after the first one was killed."""
     code = (

@@ -62,9 +62,9 @@ class Job:
             self.signal(number)
         return bool(numbers)
 
-    def ask_to_end(self) -> None:
-        """Send SIGTERM, also to a command that is stopped."""
-        self.signal(signal.SIGTERM)
+    def end(self, number: int) -> None:
+        """Send a signal, also to a command that is stopped, and SIGKILL later."""
+        self.signal(number)
         self.signal(signal.SIGCONT)
         self.kill_at = time.monotonic() + GRACE
 
@@ -92,7 +92,7 @@ def serve(
         answer: gives what a fork runs for a request, or a word with which it is refused.
         owner: descriptor of a process with which the server ends.
         idle: seconds without a command after which it ends; default: never.
-        death: the signal that commands get if the server is killed.
+        death: the signal that commands get if their client or the server is killed.
     """
     jobs: dict[int, Job] = {}  # by a descriptor that becomes readable when the command has ended
     has_ended = False
@@ -106,7 +106,7 @@ def serve(
         has_ended = owner is not None and owner in ready
         for job in watched:
             if job.parent in ready or (job.connection in ready and not job.pass_signals()):
-                job.ask_to_end()
+                job.end(death)
         for descriptor, job in [*jobs.items()]:
             if descriptor in ready:
                 os.close(descriptor)
@@ -132,7 +132,7 @@ def _end(listener: socket.socket, jobs: dict[int, Job]) -> None:
     """End the commands that still run, by SIGKILL after `GRACE` seconds."""
     _close(listener)
     for job in jobs.values():
-        job.ask_to_end()
+        job.end(signal.SIGTERM)
     deadline = time.monotonic() + GRACE
     while jobs and (ready := wait([*jobs], max(0.0, deadline - time.monotonic()))):
         for descriptor in jobs.keys() & {*ready}:
