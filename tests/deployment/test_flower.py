@@ -19,13 +19,13 @@ from hosts import Hosts, planned
 
 import fedweave as fw
 from fedweave.deployment.flower.processes import add_nodes, local_federation
-from fedweave.deployment.flower.run_monitor import follow, launch, run_state
+from fedweave.deployment.flower.run_monitor import follow, launch
 from fedweave.deployment.node import client_data
 from fedweave.deployment.server import checkpoint
 from fedweave.deployment.server.message_log import MessageLog
 from fedweave.deployment.wire import status
 from fedweave.runs.history import SPLITS
-from tests.servers import until
+from tests.servers import alive, until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(600)]
 METHODS = {"fedrep": {}, "fedamp": {}, "pfedhn": {"width": 8, "hidden": 1}}  # one of each of three families
@@ -167,14 +167,13 @@ def test_kills_and_newcomers(flower, tmp_path):
             PATIENCE,
         )
         slow = int(status.read(server)["pid"])
-        os.kill(slow, signal.SIGSTOP)  # the old server has the folder until the next one is there
+        os.kill(slow, signal.SIGSTOP)
         host.stop("superlink", signal.SIGKILL)
+        assert until(lambda: not alive(slow))  # it would go on as soon as it is continued
         reached = checkpoint.restore(server, hosts.spec.hash)
         host.start_superlink(out / "keys")
         add_nodes(host, out, [newcomer], spec_hashes, clients=[7])
         run = launch(host, hosts.folder / "app", server, **timeouts)
-        assert until(lambda: run_state(host, run)[0] == "running", PATIENCE)
-        os.kill(slow, signal.SIGCONT)
         follow(server, host, run, progress=False)
     final = checkpoint.restore(server, hosts.spec.hash)
     assert done <= reached.round < ROUNDS
