@@ -1,6 +1,6 @@
 """The stale stages of DVC's graph, in an order in which they can run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -66,7 +66,7 @@ def plan(targets: Sequence[str] = ()) -> StagePlan:
         sources = graphs.replayed_runs(load(), str(PARAMS))
         graph.add_edges_from((f"train@{run}", f"train@{source}") for run, source in sources.items())
     if targets:
-        selected = {choose(name, {*graph, *map(_group, graph)}, "targets") for name in targets}
+        selected = _check_targets(targets, graph)
         roots = [name for name in graph if selected & {name, _group(name)}]
         graph = graph.subgraph(set(roots).union(*(networkx.descendants(graph, name) for name in roots)))
     stale: dict[str, StaleStage] = {}
@@ -77,15 +77,35 @@ def plan(targets: Sequence[str] = ()) -> StagePlan:
     return StagePlan(list(stale.values()), len(graph))
 
 
-def check() -> None:
-    """Refuse a project whose stages DVC cannot make from params.yaml and dvc.yaml.
+def check(targets: Sequence[str] = ()) -> None:
+    """Refuse a project whose stages DVC cannot make from params.yaml and dvc.yaml, and unknown targets of `plan`.
 
     Raises:
-        BadInput: naming the file, and how to write it again.
+        BadInput: naming the file, and how to write it again; or the target.
     """
     read_yaml(PARAMS)
     with repository() as repo, _readable():
-        _ = repo.index.graph
+        names = [stage.addressing for stage in repo.index.graph]
+    _check_targets(targets, names)
+
+
+def check_groups(targets: Sequence[str]) -> None:
+    """Refuse targets of a study that params.yaml does not hold yet, so that only the groups of its stages are known.
+
+    Raises:
+        BadInput: naming the group.
+    """
+    if targets:
+        _check_targets([*map(_group, targets)], read_yaml(Path("dvc.yaml"))["stages"])
+
+
+def _check_targets(targets: Sequence[str], stages: Collection[str]) -> set[str]:
+    """The targets, each a stage or a group of stages.
+
+    Raises:
+        BadInput: naming one that is neither.
+    """
+    return {choose(name, {*stages, *map(_group, stages)}, "targets") for name in targets}
 
 
 @contextmanager

@@ -257,19 +257,20 @@ def perform(work_order: remote_stages.WorkOrder, retries: Annotated[int, Field(g
     create_table_artifact(outputs, key="outputs", description=f"what {work_order.stage} made, in the DVC remote")
 
 
-def start(study: str, where: Place, **options: Any) -> None:
+def start(study: str, where: Place, targets: list[str] | None = None, **options: Any) -> None:
     """Run `reproduce` for the command line: on the server of `make ui` if it runs, else on a temporary one."""
     if study:
         catalogue.find_file(study)
+        dvc_graph.check_groups(targets or ())
     addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
     server, pool = server_settings(), pool_names.current_pool()
     if where == "workers":
         check_project(server)
     if not study:
-        dvc_graph.check()  # before a server starts
+        dvc_graph.check(targets or ())  # before a server starts
     try:
         with server_watch.use(server), tags(pool):
-            reproduce(study=study, where=where, **options)
+            reproduce(study=study, where=where, targets=targets, **options)
     except (StageError, PermanentFailure, FailedStages) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(1)

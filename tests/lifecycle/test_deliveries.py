@@ -70,6 +70,18 @@ def test_files_are_taken_once_and_in_the_order_of_their_numbers(tmp_path: Path) 
     pd.testing.assert_frame_equal(rows(tmp_path)[[*expected]], expected)
 
 
+@pytest.mark.parametrize("with_commas", [0, 1])
+def test_points_mean_what_they_meant_in_earlier_deliveries(with_commas: int, tmp_path: Path) -> None:
+    """Decimal commas in one say that points separate thousands in later ones without any comma, too."""
+    costs = 100 + 15 * np.arange(60)
+    for number in range(3):
+        table = flights(60 * number).astype({"delay": float if number == with_commas else int})
+        table["cost"] = [f"{cost:,}".replace(",", ".") for cost in (costs + 200 if number > 1 else costs)]
+        table.to_csv(tmp_path / f"part-{number}.csv", sep=";", decimal=",", index=False)
+        arrive(tmp_path, f"part-{number}.csv")
+    assert rows(tmp_path)["cost"].tolist() == [*costs, *costs, *(costs + 200)]
+
+
 def test_rows_without_a_key_count_once_and_copies_stay(tmp_path: Path) -> None:
     """Two equal rows of one file are two. A file that was edited is put aside, one that was replaced is not."""
     terms = Terms(client="site", label="late")

@@ -60,6 +60,23 @@ def test_values_of_another_kind_are_refused(make: Any, words: str) -> None:
     assert words in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "kind", "way"),
+    [
+        (pd.DataFrame({"shop": ["A"], "late": [1]}), "DataFrame", "from_pandas(table, client=..., label=...)"),
+        ("shops.csv", "str", "from_file(path, client=..., label=...)"),
+        (Path("shops.csv"), "PosixPath", "from_file(path, client=..., label=...)"),
+        (np.zeros((4, 2)), "ndarray", "from_arrays(x, y, client=...)"),
+    ],
+)
+def test_what_is_no_federation_yet_is_refused_with_the_call_that_makes_one(value: Any, kind: str, way: str) -> None:
+    line = f"{kind} is not a federation; make one with fw.Federation.{way}"
+    for name, arguments in {"compare": (value, ["local"]), "fit": ("local", value), "recommend": (value,)}.items():
+        with pytest.raises(BadInput) as caught:
+            getattr(fw, name)(*arguments)
+        assert str(caught.value) == f"{name}(): {line}"
+
+
 def test_join_accepts_only_true_or_false() -> None:
     run = fw.fit("fedavg", fw.Federation.from_arrays(X, Y, client=WHO), rounds=1, progress=False)
     with pytest.raises(BadInput, match="freeze: 'x' is neither True nor False"):

@@ -50,3 +50,11 @@ def test_a_flow_starts_no_server(project: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it started"))
     with pytest.raises(BadInput, match="DVC cannot read the project"):
         flows.start(study="", where="here")
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(("target", "meant"), [("downlod", "download"), ("download@mnist", "download@digits")])
+def test_a_flow_of_an_unknown_target_starts_no_server(target: str, meant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it started"))
+    with pytest.raises(BadInput, match=f"targets: '{target}' is unknown; did you mean '{meant}'"):
+        flows.start(study="", where="here", targets=[target])

@@ -76,6 +76,15 @@ def test_a_flow_of_an_unknown_study_starts_no_server(
     assert "study: 'quik' is unknown; did you mean 'quick'" in capsys.readouterr().err
 
 
+def test_a_flow_of_another_study_and_an_unknown_target_starts_no_server(
+    flow: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The stages of that study are not known yet, but their groups are."""
+    monkeypatch.chdir(ROOT)
+    assert flow("--study", "quick", "--targets", "trane@shoulder-local") == 2
+    assert "targets: 'trane' is unknown; did you mean 'train'" in capsys.readouterr().err
+
+
 def test_a_folder_without_a_study_is_refused(
     flow: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,7 +122,7 @@ def test_an_error_ends_a_flow_in_one_line(
         raise error
 
     monkeypatch.setattr(flows, "server_settings", lambda: server)
-    monkeypatch.setattr(flows.dvc_graph, "check", lambda: None)
+    monkeypatch.setattr(flows.dvc_graph, "check", lambda _: None)
     monkeypatch.setattr(flows, "reproduce", fail)
     assert flow() == code
     errors = capsys.readouterr().err

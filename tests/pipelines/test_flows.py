@@ -177,20 +177,11 @@ def run_flow(folder: Path, server: str, *options: str) -> "subprocess.CompletedP
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("target", "code", "line"),
-    [
-        ("make@b", 1, "1 of 1 stages failed, 0 did not run: exit code 255: error: asked to fail"),
-        ("mak", 2, "targets: 'mak' is unknown; did you mean 'make'"),
-    ],
-)
-def test_the_log_of_a_failed_flow_has_its_line_and_no_traceback(
-    project: Path, reporting: str, target: str, code: int, line: str
-) -> None:
+def test_the_log_of_a_failed_flow_has_its_line_and_no_traceback(project: Path, reporting: str) -> None:
     Path("fail").touch()
-    done = run_flow(project, reporting, "--targets", target, "--retries", "0")
-    assert done.returncode == code
-    assert f"error: {line}" in done.stderr
+    done = run_flow(project, reporting, "--targets", "make@b", "--retries", "0")
+    assert done.returncode == 1
+    assert "error: 1 of 1 stages failed, 0 did not run: exit code 255: error: asked to fail" in done.stderr
     assert "Finished in state Failed" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 

@@ -39,6 +39,19 @@ def test_a_folder_in_proc_is_refused(write: Callable[[Path], None]) -> None:
         write(Path("/proc/fedweave"))
 
 
+@pytest.mark.parametrize("write", [lambda file: write_atomic(file, "text"), Path.unlink, Path.read_bytes])
+def test_a_folder_in_the_place_of_a_file_is_to_be_moved(write: Callable[[Path], object], tmp_path: Path) -> None:
+    """Such as one with the name of a checkpoint. Then a file can be written there."""
+    place = tmp_path / "run-0-000000003.pt"
+    place.mkdir()
+    with pytest.raises(BadInput) as caught, user_errors():
+        write(place)
+    assert str(caught.value).startswith(f"{place}: is a folder in the place of a file; move it away")
+    place.rename(tmp_path / "moved")
+    place.touch()
+    write(place)
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
 @pytest.mark.parametrize("path", ["out/runs.csv", None])
 def test_a_full_disk_is_reported_in_one_line(number: int, path: str | None) -> None:

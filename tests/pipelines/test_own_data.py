@@ -149,16 +149,23 @@ def test_predictions_of_rows_in_another_encoding(folder: Path, tmp_path: Path) -
         own_data.predict(folder / "out", file, client="BOS")
 
 
-def test_points_of_new_rows_mean_what_they_meant_in_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["points in training", "no points in training", "forecast"])
+def test_points_of_new_rows_mean_what_they_meant_in_training(kind: str, tmp_path: Path) -> None:
     """Decimal commas in the file of the training say that points separate thousands in a file without any, too."""
-    costs = 800 + np.arange(60) * 37
-    table = flights(60).drop(columns="time_hour").assign(cost=[f"{cost:,}".replace(",", ".") for cost in costs])
-    table.to_csv(tmp_path / "old.csv", sep=";", decimal=",", index=False)
-    settings = {**SETTINGS, "methods": ["local"], "rounds": 1, "seeds": 1, "tune": 0}
+    costs = np.arange(60) * 7 + (800 if kind == "points in training" else 200)
+    table = flights(60).assign(cost=[f"{cost:,}".replace(",", ".") for cost in costs])
+    new = {"weather": ["rain"] * 4, "distance": 1, "time_hour": [f"2014-01-0{day}" for day in range(1, 5)]}
+    settings: dict[str, Any] = {**SETTINGS, "methods": ["local"], "rounds": 1, "seeds": 1, "tune": 0}
+    if kind == "forecast":
+        table["dest"] = ["BOS", "ORD"] * 30
+        settings |= {"label": "cost", "features": "distance", "time": "time_hour", "window": 4, "horizon": 2}
+    else:
+        settings["exclude"] = "time_hour" if kind == "points in training" else "time_hour,distance"
+    table.fillna(0).to_csv(tmp_path / "old.csv", sep=";", decimal=",", index=False)
     own_data.compare(tmp_path / "old.csv", out=tmp_path / "out", **settings)
-    for name, cost in {"points": "2.080", "none": "2080"}.items():
-        lines = ["distance;weather;cost", f"1;rain;{cost}"]
-        (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for name, costs_as_text in {"points": "2.080", "none": "2080"}.items():
+        rows = pd.DataFrame(new).assign(cost=costs_as_text)
+        rows.to_csv(tmp_path / f"{name}.csv", sep=";", index=False)
         own_data.predict(tmp_path / "out", tmp_path / f"{name}.csv", client="BOS", output=tmp_path / f"{name}-said.csv")
     assert (tmp_path / "points-said.csv").read_bytes() == (tmp_path / "none-said.csv").read_bytes()
 

@@ -150,6 +150,31 @@ def test_another_model_is_not_overwritten(table: tuple[fw.MethodResult, Path], t
         result.export(tmp_path, "site 1")
 
 
+@pytest.mark.parametrize("method", ["ditto", "knn_per"])
+@pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
+def test_a_damaged_file_is_named_with_the_way_out(method: str, damage: str, tmp_path: Path) -> None:
+    """With a program of PyTorch, and without one; each file that the model is read from."""
+    federation, rows, settings = make_rows("rows")
+    folder = fw.fit(method, federation, **{**QUIET, **settings}).export(tmp_path / "a", "a")
+    names = {"ditto": ["program.pt2"], "knn_per": ["run/run.json", "run/models-0.pt"]}[method]
+    for name in ("export.json", "weights.safetensors", *names):
+        file, content = folder / name, (folder / name).read_bytes()
+        middle = len(content) // 2
+        changed = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        file.write_bytes({"truncated": content[:middle], "changed": changed, "missing": b""}[damage])
+        if damage == "missing":
+            file.unlink()
+        if (name, damage) != ("export.json", "changed"):  # it has the sums of the others
+            with pytest.raises(ValueError, match="cannot be used") as caught:
+                load_alone(folder).load(folder)
+            line = str(caught.value)
+            assert line.startswith(f"{file}: "), line
+            assert line.endswith("; get the folder again, or export the model again"), line
+            assert "\n" not in line
+        file.write_bytes(content)
+    assert len(load_alone(folder).load(folder).predict(rows)) == len(rows)
+
+
 def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
     """Vectors of bytes are numbers, and not pixels of an image. A missing value and a text are refused."""
     x = DRAWS.integers(256, size=(60, 3), dtype=np.uint8)

@@ -189,9 +189,7 @@ def test_one_seed_gives_no_verdict_on_methods(tmp_path: Path) -> None:
     assert "no verdict" in advice.report().read_text(encoding="utf-8")
 
 
-def test_objects_without_clients_or_validation_rows_are_refused() -> None:
-    with pytest.raises(fw.BadInput, match=r"recommend\(\): list is not a federation"):
-        fw.recommend([1, 2])  # type: ignore[arg-type]
+def test_a_data_set_with_several_splits_is_refused() -> None:
     block = {"name": "dirichlet", "beta": 0.5, "clients": 5, "seeds": [1, 2, 3]}
     with pytest.raises(fw.BadInput, match=r"federation: it has several splits.* give `seed` in place of `seeds`"):
         fw.recommend(fw.Federation.from_dataset("digits", block))

@@ -24,7 +24,7 @@ from fedweave.models.inputs import layout_of
 from fedweave.models.own_module import OwnModule, wrap
 from fedweave.models.source import source_of
 from fedweave.own_data.argument_checks import as_mapping, as_python, as_seeds, check_text, check_train_names
-from fedweave.own_data.federation import Federation
+from fedweave.own_data.federation import Federation, check_federation
 from fedweave.runs import dependencies, graph_files
 from fedweave.runs.build import check_on_data, try_model
 from fedweave.runs.inputs import Inputs
@@ -111,8 +111,7 @@ def plan(
     Raises:
         BadInput: one line that names the argument, its value and how to fix it.
     """
-    if not isinstance(federation, Federation):
-        raise BadInput(f"{title}: {type(federation).__name__} is not a federation; use Federation.from_arrays")
+    check_federation(federation, title)
     check_text(name, "name", "comparison")
     block, module = _resolve_model(federation, model, head, adapter)
     entries = _add_own_training(_resolve_entries(methods, train, title), per_method, title)

@@ -1,5 +1,6 @@
 """A model that was exported."""
 
+import hashlib
 import json
 import runpy
 from collections.abc import Mapping, Sequence
@@ -26,14 +27,14 @@ class Model:
     """The model of one client: raw rows in, classes or numbers out.
 
     Attributes:
-        about: the content of export.json: the data, the client, versions.
+        about: the content of export.json: the data, the client, versions, sums of the other files.
     """
 
     def __init__(self, folder: Path | str) -> None:
         import torch
         from safetensors.torch import load_file
 
-        self.about = json.loads((Path(folder) / ABOUT).read_text(encoding="utf-8"))
+        self.about = _read_about(Path(folder))
         self.weights = load_file(Path(folder) / WEIGHTS)
         if self.about["program"]:
             program: Any = torch.export.load(Path(folder) / PROGRAM).module()
@@ -170,6 +171,27 @@ def probabilities(outputs: np.ndarray) -> np.ndarray:
     return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
 
 
+def _read_about(folder: Path) -> dict[str, Any]:
+    """The content of export.json, after the files whose sums it has were compared with these.
+
+    Raises:
+        InputError: a file is missing, truncated or changed.
+    """
+    file = folder / ABOUT
+    try:
+        about = dict(json.loads(file.read_text(encoding="utf-8")))
+        for name, digest in about.get("sha256", {}).items():  # folders of earlier versions have none
+            file = folder / name
+            with file.open("rb") as content:
+                if hashlib.file_digest(content, "sha256").hexdigest() != digest:
+                    raise ValueError("its content is not the one that was exported")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        advice = "get the folder again, or export the model again"
+        raise InputError(f"{file}: cannot be used ({reason}); {advice}") from error
+    return about
+
+
 def _load_without_program(folder: Path, about: Mapping[str, Any]) -> Any:
     """The model by the code of fedweave, which must be installed: PyTorch could not export this one.
 
@@ -182,5 +204,9 @@ def _load_without_program(folder: Path, about: Mapping[str, Any]) -> Any:
 
 
 def load(folder: Path | str) -> Model:
-    """The model that `export` has written."""
+    """The model that `export` has written.
+
+    Raises:
+        InputError: a file of the folder is missing, truncated or changed.
+    """
     return Model(folder)

@@ -37,6 +37,7 @@ USER_ERRORS = FULL | {
     errno.ENAMETOOLONG,
     errno.ELOOP,
 }
+FOLDER = "is a folder in the place of a file; move it away, and run this again"
 
 
 @contextmanager
@@ -114,6 +115,8 @@ def user_errors() -> Iterator[None]:
         path = "a file" if error.filename is None else error.filename
         if error.errno in FULL:
             raise BadInput(f"{path}: cannot be written ({error.strerror}); free space, and run this again") from error
+        if error.errno == errno.EISDIR:
+            raise BadInput(path, FOLDER) from error
         advice = "make sure that it and those above it are folders that can be written, and run this again"
         raise BadInput(f"{path}: cannot be used ({error.strerror}); {advice}") from error
 
@@ -130,6 +133,8 @@ def _one_line_errors(path: Path, errors: Collection[int] = USER_ERRORS) -> Itera
     except OSError as error:
         if error.errno not in errors:
             raise
+        if error.errno == errno.EISDIR:
+            raise BadInput(path, FOLDER) from error
         advice = f"free space, or make {path.parent} a folder that can be written, and run this again"
         raise BadInput(f"{path}: cannot be written ({error.strerror}); {advice}") from error
 

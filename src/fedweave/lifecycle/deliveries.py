@@ -255,7 +255,7 @@ class Deliveries:
         terms = self.terms
         if ledger.schema is None:
             return reading.load((terms.client, *terms.key), (terms.label,), encoding)
-        return reading.load(ledger.schema.names, (), encoding)
+        return reading.load(ledger.schema.names, (), encoding, ledger.schema.has_commas)
 
     def _enter(
         self, ledger: Ledger, reading: Reading, table: "pd.DataFrame", is_right: bool

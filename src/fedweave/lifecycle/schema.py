@@ -8,6 +8,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, choose, format_count, format_value
+from fedweave.own_data.user_files import COMMAS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,6 +112,7 @@ class Schema:
         columns: in the order of the first delivery.
         client, label, key: names of columns; without a key a row is known by all its values.
         classes: names of the label's classes; empty where the label is a number.
+        has_commas: whether the decimal mark of a file was a comma, so that points separate thousands in later ones.
     """
 
     columns: tuple[ColumnRule, ...]
@@ -118,6 +120,7 @@ class Schema:
     label: str
     key: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
+    has_commas: bool = False
 
     @classmethod
     def of(cls, table: "pd.DataFrame", client: str, label: str, key: Sequence[str], target: str) -> "Schema":
@@ -160,7 +163,7 @@ class Schema:
         return tuple(column.name for column in self.columns if column.name not in self.key)
 
     def conform(self, table: "pd.DataFrame") -> "tuple[pd.DataFrame, Schema]":
-        """(the rows with the types of the schema, the schema with the kinds of columns that were empty or whole).
+        """(the rows with the types of the schema, the schema with what they say of kinds and of the decimal mark).
 
         Raises:
             BadInput: a column is missing or new, or has values of another type, or a row has no client or no key.
@@ -176,7 +179,7 @@ class Schema:
         for name in (self.client, *self.key):
             if count := int(conformed[name].isna().sum()):
                 raise BadInput(f"column {name!r} is empty in {format_count(count, 'row')}")
-        return conformed, replace(self, columns=rules)
+        return conformed, replace(self, columns=rules, has_commas=self.has_commas or bool(table.attrs.get(COMMAS)))
 
     def find_problems(self, table: "pd.DataFrame") -> list[str]:
         """What is suspicious about conformed rows: classes that are new, numbers out of range or of another unit."""

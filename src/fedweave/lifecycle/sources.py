@@ -54,7 +54,9 @@ class Reading:
             return "command.parquet" if self.content.startswith(PARQUET) else "command.csv"
         return "query.csv"
 
-    def load(self, names: Collection[str], labels: Collection[str] = (), encoding: str = "") -> "pd.DataFrame":
+    def load(
+        self, names: Collection[str], labels: Collection[str] = (), encoding: str = "", has_commas: bool = False
+    ) -> "pd.DataFrame":
         """The rows; texts in columns of `names` stay as they are written, see `read_table`.
 
         Raises:
@@ -64,13 +66,13 @@ class Reading:
             return self.content
         if isinstance(self.content, Path):
             _check_end(self.content)
-            return user_files.read_table(self.content, None, names, encoding, labels, typed=False)
+            return user_files.read_table(self.content, None, names, encoding, labels, False, has_commas)
         from tempfile import TemporaryDirectory
 
         with TemporaryDirectory() as folder:  # readers choose by the ending
             file = Path(folder) / self.file_name
             file.write_bytes(self.content)
-            return user_files.read_table(file, None, names, encoding, labels, typed=False)
+            return user_files.read_table(file, None, names, encoding, labels, False, has_commas)
 
     def copy_to(self, folder: Path) -> Path:
         """A copy of the content in `folder`, under its digest and its name."""

@@ -9,7 +9,7 @@ import numpy as np
 from fedweave import exported_model
 from fedweave.errors import BadInput, format_count
 from fedweave.own_data.argument_checks import COMPLEX_ADVICE, KINDS, check_size, convert_input_errors
-from fedweave.own_data.user_files import AMOUNTS
+from fedweave.own_data.user_files import COMMAS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ class Column:
         own: of a number, (median, mean, std) of each client's training rows, where these are used.
         words: of a text, the vocabulary; the count of each of its words is one value.
         buckets: of a text without a vocabulary, the number of hashes; the count of the words of each hash is one value.
-        has_commas: of a number from a file, whether its decimal mark was a comma, so that points separate thousands.
+        has_commas: whether the decimal mark of its file was a comma, so that points separate thousands.
     """
 
     name: str
@@ -232,8 +232,8 @@ def fit_columns(
         else _fit_column(table[name].iloc[rows], name, client, embed, pooled)
         for name in features
     )
-    amounts = table.attrs.get(AMOUNTS, ())
-    return Preprocessing(tuple(replace(column, has_commas=column.name in amounts) for column in columns))
+    has_commas = bool(table.attrs.get(COMMAS))
+    return Preprocessing(tuple(replace(column, has_commas=has_commas) for column in columns))
 
 
 def _fit_text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) -> Column:

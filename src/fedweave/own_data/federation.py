@@ -457,6 +457,20 @@ class Federation:
         return np.array([100.0 * float(hit.mean()) if len(hit) else np.nan for hit in hits])
 
 
+def check_federation(value: Any, title: str) -> None:
+    """Refuse what is no federation yet, with the call that makes one of it.
+
+    Raises:
+        BadInput: naming `title`, the call that got it.
+    """
+    if isinstance(value, Federation):
+        return
+    call = "from_arrays(x, y, client=...)"
+    call = "from_file(path, client=..., label=...)" if isinstance(value, str | Path) else call
+    call = "from_pandas(table, client=..., label=...)" if hasattr(value, "columns") else call
+    raise BadInput(title, f"{type(value).__name__} is not a federation; make one with fw.Federation.{call}")
+
+
 def _scaling(federation: Federation) -> list[str]:
     """How features are scaled, one line each."""
     note = federation.dataset.note or (f"scaling: {federation.normalize}" if federation.preprocessing is None else "")

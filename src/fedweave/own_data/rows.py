@@ -27,7 +27,7 @@ from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
 from fedweave.own_data.row_options import DataOptions, arrange, federation_fields, find_large_clients
 from fedweave.own_data.several_inputs import as_stored, as_vectors, describe_inputs, find_inputs
-from fedweave.own_data.user_files import AMOUNTS, NOTES
+from fedweave.own_data.user_files import AMOUNTS, COMMAS, NOTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -267,7 +267,8 @@ def _fields_from_series(
     described = {client: "client", **{column: role for role, column in option_columns.items()}}
     described |= dict.fromkeys(labels, "label, forecast") | dict.fromkeys(others, "feature, known steps")
     fields["content"] = describe_columns(described, table)
-    roles = [{"name": name, "role": "value"} for name in (*labels, *others)]
+    commas = {"has_commas": True} if table.attrs.get(COMMAS) else {}
+    roles: list[dict[str, Any]] = [{"name": name, "role": "value", **commas} for name in (*labels, *others)]
     if "time" in option_columns:
         roles += [{"name": option_columns["time"], "role": "time"}, {"name": client, "role": "client"}]
         fields["dataset"] = replace(fields["dataset"], columns=tuple(roles))

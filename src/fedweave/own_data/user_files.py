@@ -26,7 +26,8 @@ COMMA_NUMBER = r"[+-]?([1-9]\d{0,2}(\.\d{3})+|\d+)(,\d+)?([eE][+-]?\d+)?"  # wit
 MAYBE_GROUPED = r"[+-]?([1-9]\d{0,2}[.,]\d{3}|\d{1,3})"  # with a sign that may separate thousands
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 CODE = r"[+-]?0\d"  # a number is not written so
-# Attributes of a table: warnings about how its file was read, and columns whose signs say that they are no codes.
+# Attributes of a table: warnings about how its file was read, columns whose signs say that they are no codes, and
+# whether points separate thousands in the file, as its decimal mark is a comma.
 NOTES, AMOUNTS, COMMAS = "fedweave notes", "fedweave amounts", "fedweave commas"
 
 
@@ -224,15 +225,16 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_co
     signed = {name: text for name, text in signed.items() if text.str.fullmatch(COMMA_NUMBER).all()}
     with_comma = [name for name, text in signed.items() if text.str.contains(",", regex=False).any()]
     with_point = [name for name, text in signed.items() if text.str.contains(".", regex=False).any()]
-    has_commas = has_commas or bool(with_comma)
-    groups = [name for name in with_point if has_commas or signed[name].str.count(r"\.").max() > 1]
+    are_commas = has_commas or bool(with_comma)
+    has_commas = are_commas or any(signed[name].str.count(r"\.").max() > 1 for name in with_point)
+    groups = with_point if has_commas else []
     notes = []
     for name in [*dict.fromkeys([*with_comma, *with_point])]:
         marks = signed[name].str.contains("[.,]")
         example = str(signed[name][marks].iloc[0])
         digits = re.sub(r"[.,]", "", example)
         if name in groups and name not in with_comma:
-            why = "as others have decimal commas" if has_commas else "as some have two"
+            why = "as others have decimal commas" if are_commas else "as some have two"
             notes.append(f"column {name!r}: points separate thousands, {why}: {example} is read as {digits}")
         elif name not in groups and not marks.all() and signed[name].str.fullmatch(MAYBE_GROUPED).all():
             notes.append(
@@ -303,7 +305,8 @@ def read_folder(
     notes = [note for table in tables.values() for note in table.attrs.get(NOTES, ())]
     joined = _type_texts(pd.concat(_align_texts([*tables.values()]), ignore_index=True), names, labels)
     amounts = [name for table in tables.values() for name in table.attrs.get(AMOUNTS, ())]
-    joined.attrs |= {NOTES: [*dict.fromkeys(notes)], AMOUNTS: amounts}
+    has_commas = any(table.attrs.get(COMMAS) for table in tables.values())
+    joined.attrs |= {NOTES: [*dict.fromkeys(notes)], AMOUNTS: amounts, COMMAS: has_commas}
     return joined
 
 

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave import exported_model
 from fedweave.errors import BadInput
-from fedweave.files.atomic import check_writable, read, user_errors, write_atomic
+from fedweave.files.atomic import check_writable, digest_file, read, user_errors, write_atomic
 from fedweave.prediction import merging, packing
 from fedweave.prediction.predictor import Predictor
 from fedweave.results import Run
@@ -129,6 +129,9 @@ def _export(
         about["adapter"] = "merged" if merged else "kept"
     about |= {"trained": trained, **identity, "metric": run.info["metric"]}
     _write_files(target, about)
+    files = [target / exported_model.WEIGHTS, target / exported_model.PROGRAM]
+    files = [files[0], *sorted((target / RUN).iterdir())] if program is None else files
+    about["sha256"] = {file.relative_to(target).as_posix(): digest_file(file) for file in files}
     # The last file: its presence marks a complete export.
     write_atomic(target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n")
     return target

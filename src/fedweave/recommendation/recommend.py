@@ -18,7 +18,7 @@ from fedweave.errors import BadInput, format_count
 from fedweave.methods import METHODS
 from fedweave.metrics import Margin
 from fedweave.own_data.argument_checks import check_callbacks
-from fedweave.own_data.federation import Federation
+from fedweave.own_data.federation import Federation, check_federation
 from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
 from fedweave.recommendation import result as results_of
 from fedweave.recommendation.candidates import CONTROLS, Candidate
@@ -136,8 +136,7 @@ class RaceRequest:
 def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
     """The arguments of `recommend`, checked."""
     federation = arguments["federation"]
-    if not isinstance(federation, Federation):
-        raise BadInput(f"recommend(): {type(federation).__name__} is not a federation; use Federation.from_arrays")
+    check_federation(federation, "recommend()")
     if len(data.splits(federation.partition_block)) > 1:
         raise BadInput("federation: it has several splits, and their clients differ; give `seed` in place of `seeds`")
     rates, arguments = arguments["settings"] is None, {**arguments}
