@@ -24,8 +24,11 @@ WRONG = {
     "negative share": (DIGITS % ", partition: {split: {train: -1}}", ["tasks.digits.partition.split.train: -1"]),
     "text as a share": (DIGITS % ", partition: {split: {train: '1e-3'}}", ["split.train: '1e-3' must be a number"]),
     "shares": (DIGITS % ", partition: {split: {train: 0.5, test: 0.2}}", ["digits.partition.split:", "0.7, not to 1"]),
-    "split": (DIGITS % ", partition: {split: 0.8}", ["tasks.digits.partition.split: 0.8 must map train, val, test"]),
-    "text as a seed": (ROWS % "seeds: [a, 2, 3]", ["x.yaml: tasks.own.partition.seeds: 'a' must be an integer"]),
+    "split": (
+        DIGITS % ", partition: {split: 0.8}",
+        ["tasks.digits.partition.split: 0.8 is not a mapping or null; it must map train, val, test"],
+    ),
+    "text as a seed": (ROWS % "seeds: [a, 2, 3]", ["x.yaml: tasks.own.partition.seeds: 'a' must be a whole number"]),
     "no seed": (ROWS % "split: null", ["tasks.own.partition.seed: missing; give a whole number, at least 0"]),
     "no clients": (
         ROWS.replace("clients: 3, ", "") % "seed: 1",
