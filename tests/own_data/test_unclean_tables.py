@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.comparison.further_rounds import NewcomerData, add_newcomers
+from fedweave.own_data.newcomers import add_newcomers
 from fedweave.own_data.user_files import read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -179,7 +179,7 @@ def test_newcomers_have_the_kind_of_target_of_training() -> None:
     """More than 100 whole numbers are classes if they were in training."""
     x, y = DRAWS.normal(size=(480, 2)), np.arange(480) % 120
     federation = fw.Federation.from_arrays(x, y, client=["a", "b"] * 240, target="classes")
-    whole = add_newcomers(federation, NewcomerData(x, ["c"] * 480, y, {}))
+    whole = add_newcomers(federation, x, ["c"] * 480, y, {})
     assert whole.classes == federation.classes
 
 
