@@ -35,6 +35,7 @@ WRONG = {
         ["tasks.own.partition.clients: missing; give a whole number"],
     ),
     "model by its name": (DIGITS % ", model: mlp", ["digits.model: 'mlp' is not a mapping; write model: {name: mlp}"]),
+    "protocol of graphs": (DIGITS % ", protocol: fedpub", ["digits.model.name: 'gcn' does not fit digits (images)"]),
     "number in quotes": (DIGITS % ", train: {lr: '0.1'}", ["train.lr: '0.1' is not a finite number; leave the quotes"]),
     "normalize": (DIGITS % ", normalize: {}", ["tasks.digits.normalize.name: missing; choices: none"]),
     "methods as a list": (DIGITS % "" + "methods: {ditto: []}", ["methods.ditto: [] is not a block of settings"]),

@@ -61,13 +61,6 @@ def check_task(task: TaskSpec, where: str) -> None:
         construct(AttackSpec, task.attack, f"{where}.attack").check(f"{where}.attack")
 
 
-def model_misfit(dataset: str, model: str) -> str:
-    """Why the model cannot read the data set; empty where it can, or where the kind of one of them is not known yet."""
-    if dataset not in data.KINDS or model not in MODELS or model in _list_models(data.KINDS[dataset]):
-        return ""
-    return f"{model!r} does not fit {dataset} ({data.KINDS[dataset]})"
-
-
 def _list_models(kind: str) -> list[str]:
     """The models that read graphs, or those that do not, as the kind of the data set asks for."""
     return sorted(name for name, model in MODELS.items() if (model.reads == "graph") == (kind == "graph"))
