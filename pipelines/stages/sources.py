@@ -12,7 +12,6 @@ from typing import Any
 from fedweave.files.atomic import digest_file, write_atomic
 from fedweave.runs import dependencies, graph_files
 from fedweave.study import model_files, validate
-from fedweave.study.call_cache import cache_calls
 from fedweave.study.code import find_dependencies
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec, read_yaml
 
@@ -31,11 +30,6 @@ def main() -> None:
     """
     study = validate.load()
     graphs.check_graph_paths(read_yaml(PARAMS), str(PARAMS))
-    with cache_calls():
-        _write_all(study)
-
-
-def _write_all(study: StudySpec) -> None:
     folder = paths.code(study.name)
     for task, spec in study.tasks.items():
         _write(paths.CODE / "datasets" / f"{spec.dataset}.json", dependencies.of_dataset(spec.dataset))

@@ -12,7 +12,6 @@ from fedweave.methods import METHODS
 from fedweave.processes.parallel import run_processes
 from fedweave.search import rates, record, search
 from fedweave.study import search_spaces, validate
-from fedweave.study.call_cache import cache_calls
 from fedweave.study.spec import StudySpec
 
 from .. import paths
@@ -28,8 +27,7 @@ def main(task: str) -> None:
     takes the declared values. trials/<run>.json holds what `search_record` gives.
     """
     check = params_entries.create_check()
-    with cache_calls():  # digests of code are computed once, as the code in memory stays the same
-        study = _search(task)
+    study = _search(task)
     searched = [params_entries.run_entries(task, study.runs[key].method, key) for key in runs(study, task)]
     check(("tune",), *(name for names in searched for name in names))
 

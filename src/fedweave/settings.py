@@ -2,21 +2,26 @@
 
     lam: Annotated[float, AtLeast(0), LogSpace(0.01, 10), "λ, weight of the proximal term"] = 1.0
 
-`describe` reads the type, the bounds, the default, the search space and the meaning. The checks of values, the
-searches, params.yaml, the command line and the tables of the documentation are made from them.
+`describe` reads the type, the bounds, the default, the search space and the meaning. `Setting.check` refuses a value
+that does not fit them, wherever it comes from. The searches, params.yaml, the command line and the tables of the
+documentation are made from them, too.
 """
 
 import dataclasses
 import inspect
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, choose, format_value
 
 REQUIRED = dataclasses.MISSING
+LARGEST_WHOLE = 2**31 - 1  # of a whole number without a bound of its own
+LARGEST_REAL = 1e30  # of any other number: its square is still finite in float64, and it is in float32
 
 
 def _format_number(number: float) -> str:
@@ -222,27 +227,107 @@ class Setting:
             return ", ".join(map(str, get_args(self.type)))
         return ", ".join(map(str, self.bounds))
 
-    @property
-    def maximum(self) -> float | None:
-        """The largest number that the bounds admit, or None."""
-        return min(
-            (b.limit if isinstance(b, AtMost) else b.high for b in self.bounds if isinstance(b, AtMost | Between)),
-            default=None,
-        )
-
-    def check_bounds(self, value: object, key: str) -> None:
-        """Refuse a number, or a list with one, that is out of bounds.
+    def check(self, value: object, key: str) -> None:
+        """Refuse a value of another type, and a number, alone or in a list, that is out of bounds.
 
         Raises:
-            BadInput: naming `key`, the value and the bounds.
+            BadInput: naming `key`, the value, and the type, the choices or the bounds.
         """
-        numbers: Sequence[Any] = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        for number in numbers:
+        check_type(value, self.type, key)
+        types = _types(self.type)
+        largest = LARGEST_REAL if float in types else LARGEST_WHOLE if int in types else math.inf
+        for number in value if isinstance(value, list | tuple) else (value,):
             is_number = isinstance(number, int | float) and not isinstance(number, bool)
             bounds = [b for b in self.bounds if (isinstance(number, str) if isinstance(b, Words) else is_number)]
             violated = [str(bound) for bound in bounds if not bound.admits(number)]
-            if violated:
-                raise BadInput(key, f"{format_value(value)} is out of range; it must be {' and '.join(violated)}")
+            is_large = is_number and not -largest <= number <= largest
+            if violated or is_large:
+                problem = "too large" if is_large else "out of range"
+                words = " and ".join(violated) or f"at most {largest:g}"
+                raise BadInput(key, f"{format_value(value)} is {problem}; it must be {words}")
+
+
+def check_type(value: object, hint: Any, key: str) -> None:
+    """Refuse `value` unless it has the annotated type.
+
+    Raises:
+        BadInput: naming `key`, the value and the type or the choices.
+    """
+    if get_origin(hint) is Literal:
+        _check_literal(value, get_args(hint), key)
+    elif not _fits(value, hint):
+        raise BadInput(key, f"{format_value(value)} is not {_describe_type(hint)}{_remedy(value, hint, key)}")
+
+
+def _remedy(value: object, hint: Any, key: str) -> str:
+    """What to write in place of a share, of the name of a model or a partition, or of a number in quotes."""
+    if key.endswith(".split"):
+        return "; it must map train, val, test to shares"
+    if not isinstance(value, str):
+        return ""
+    if key.endswith((".model", ".partition")):
+        return f"; write {key.rpartition('.')[2]}: {{name: {value}}}"
+    try:
+        number = float(value)
+    except ValueError:
+        return ""
+    return "; leave the quotes out" if math.isfinite(number) and {int, float} & _types(hint) else ""
+
+
+def _check_literal(value: object, options: tuple[Any, ...], key: str) -> None:
+    if value == "compiled" and "kernel" in options:
+        raise BadInput(key, "'compiled' is gone; use auto or kernel, which need no compilation for a model")
+    is_option = isinstance(value, str | int | float | bool | None) and value in options
+    if not is_option or isinstance(value, bool) != any(
+        isinstance(option, bool) and option is value for option in options
+    ):
+        choose(str(value) if is_option else format_value(value).strip("'"), [str(option) for option in options], key)
+        raise BadInput(key, f"{format_value(value)} has the wrong type; write it as text in quotes")
+
+
+def _types(hint: Any) -> set[Any]:
+    """The plain types inside an annotation."""
+    return {hint}.union(*map(_types, get_args(hint)))
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if origin is Literal:
+        return value in get_args(hint)
+    if hint in (int, float):
+        # A whole number is finite. `isfinite` fails for one that is too large for a float.
+        is_number = isinstance(value, int) or (hint is float and isinstance(value, float) and math.isfinite(value))
+        return is_number and not isinstance(value, bool)
+    if origin in (list, tuple, Sequence):
+        inner = get_args(hint)[0] if get_args(hint) else Any
+        return isinstance(value, list | tuple) and all(_fits(item, inner) for item in value)
+    kind = origin or hint
+    cannot_tell = kind is Any or not isinstance(kind, type)
+    return cannot_tell or isinstance(value, kind)
+
+
+def _describe_type(hint: Any) -> str:
+    names = {
+        int: "a whole number",
+        float: "a finite number",
+        bool: "true or false",
+        str: "text",
+        dict: "a mapping",
+        Mapping: "a mapping",
+        list: "a list",
+        tuple: "a list",
+        type(None): "null",
+    }
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return " or ".join(_describe_type(option) for option in get_args(hint))
+    if origin is Literal:
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    if origin in (list, tuple, Sequence) and get_args(hint):
+        return f"a list, each entry {_describe_type(get_args(hint)[0])}"
+    return names.get(origin or hint, str(hint))
 
 
 @cache

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.comparison.further_rounds import NewcomerData, add_newcomers
+from fedweave.own_data.newcomers import add_newcomers
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 DRAWS = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def federation() -> fw.Federation:
 def test_the_rounds_after_joining_have_the_bits_of_a_planned_join(method: str, federation: fw.Federation) -> None:
     run = fw.fit(method, federation, rounds=3, **QUIET)
     joined = run.join(NEW, **NAMES, rounds=2)
-    extended = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))
+    extended = add_newcomers(federation, NEW, "who", "late", {})
     planned = fw.fit(method, extended, rounds=5, newcomers=1, join_round=3, **QUIET)
     assert joined.clients == (*federation.names, "site 3")
     later = planned.history[planned.history["round"] > 3].reset_index(drop=True)
@@ -77,7 +77,7 @@ def test_a_training_that_ends_early_keeps_the_older_run(federation: fw.Federatio
 
 def test_newcomers_may_have_one_class(federation: fw.Federation) -> None:
     """Training had the other class, so there is something to learn."""
-    extended = add_newcomers(federation, NewcomerData(NEW.assign(late="yes"), "who", "late", {}))
+    extended = add_newcomers(federation, NEW.assign(late="yes"), "who", "late", {})
     assert {*extended.dataset.y[len(OLD) :]} == {extended.classes.index("yes")}
 
 
@@ -119,7 +119,7 @@ def test_newcomers_may_have_tables_of_nodes() -> None:
     old, new = nodes[:36], nodes[36:].assign(year=1e6)
     edges = [(i, i + 1) for i in range(47)]
     initial = fw.Federation.from_graphs(old, edges[:35])
-    extended = add_newcomers(initial, NewcomerData(new, None, None, {}, edges[36:]))
+    extended = add_newcomers(initial, new, None, None, {}, edges[36:])
     np.testing.assert_array_equal(extended.dataset.x[:36], initial.dataset.x)
     assert extended.dataset.x[36:].min() > 1e4
     assert extended.partition.edges[3].shape == (2, 22)
@@ -143,7 +143,7 @@ def test_forecasts_join_with_the_windows_of_training() -> None:
 
 def test_scaling_and_categories_of_training_are_kept(federation: fw.Federation) -> None:
     """They are those of the first clients. Scaling per client uses each client's own rows."""
-    extended = add_newcomers(federation, NewcomerData(NEW, "who", "late", {}))
+    extended = add_newcomers(federation, NEW, "who", "late", {})
     np.testing.assert_array_equal(extended.dataset.x[: len(OLD)], federation.dataset.x)
     assert extended.preprocessing == federation.preprocessing
     assert not extended.dataset.x[len(OLD) :, 1:].any()  # training had no "c"
@@ -158,9 +158,7 @@ def test_scaling_and_categories_of_training_are_kept(federation: fw.Federation) 
     np.testing.assert_array_equal(first, second[:3])
     first, second = (fw.data.normalise(f.dataset, f.partition, f.normalize) for f in (initial, grown))
     np.testing.assert_array_equal(first, second[:90])
-    own = add_newcomers(
-        fw.Federation.from_pandas(OLD, **NAMES, preprocess="client"), NewcomerData(NEW, "who", "late", {})
-    )
+    own = add_newcomers(fw.Federation.from_pandas(OLD, **NAMES, preprocess="client"), NEW, "who", "late", {})
     assert own.preprocessing is not None
     assert len(own.preprocessing.columns[0].own) == 4
     train = own.partition.train[3]
@@ -172,15 +170,13 @@ def test_a_newcomer_without_values_in_a_column_gets_those_of_all_clients(preproc
     """They are the median, mean and spread of all clients, as for a client of the training."""
     initial = fw.Federation.from_pandas(OLD, **NAMES, preprocess=preprocess)
     alone = NEW.assign(size=np.nan, kind=None)
-    extended = add_newcomers(initial, NewcomerData(alone, "who", "late", {}))
+    extended = add_newcomers(initial, alone, "who", "late", {})
     assert initial.preprocessing is not None
     size = initial.preprocessing.columns[0]
     expected = np.float32((size.median - size.mean) / size.std)
     np.testing.assert_array_equal(extended.dataset.x[len(OLD) :, 0].ravel(), expected)
     assert not extended.dataset.x[len(OLD) :, 1:].any()
-    constant = add_newcomers(
-        initial, NewcomerData(pd.concat([NEW.assign(who="site 4"), NEW.assign(size=7.0)]), "who", "late", {})
-    )
+    constant = add_newcomers(initial, pd.concat([NEW.assign(who="site 4"), NEW.assign(size=7.0)]), "who", "late", {})
     if preprocess == "client":
         assert constant.preprocessing is not None
         assert constant.preprocessing.columns[0].own[3] == (7.0, 7.0, size.std)
@@ -214,7 +210,7 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
 
 def split_of_newcomer(initial: fw.Federation, **options: Any) -> list[list[int]]:
     """The rows of "site 3" in each part, counted from its first one."""
-    extended = add_newcomers(initial, NewcomerData(NEW, "who", "late", options))
+    extended = add_newcomers(initial, NEW, "who", "late", options)
     parts = (getattr(extended.partition, part)[3] for part in ("train", "val", "test"))
     return [(rows - len(OLD)).tolist() for rows in parts]
 

@@ -152,7 +152,7 @@ def test_a_program_that_never_reads_its_input_does_not_stop_fedweave(tmp_path: P
         os.write(process.stdin.fileno(), bytes(fcntl.fcntl(process.stdin, fcntl.F_GETPIPE_SZ)))
         try:
             with pytest.raises(ContestantFailed, match="it does not read its standard input"):
-                Origins(task, tmp_path, tmp_path).look(process)
+                next(Origins(task, tmp_path, tmp_path).hand_out(process))
         finally:
             process.kill()
 

@@ -211,7 +211,7 @@ def test_recordings_are_cut_in_the_order_of_time(counts: list[int], overlap: int
 
 def test_a_gap_that_shares_samples_is_refused(shoulder: Dataset) -> None:
     for options, message in [
-        ({"gap": 0}, "partition.gap: 0 must be an integer, 1 or more"),
+        ({"gap": 0}, "partition.gap: 0 must be a whole number, at least 1"),
         ({"gap": 8}, r"too few windows \(19\) for train, val and test and gaps of 8"),
         ({"window": 5}, "is not a series"),
     ]:

@@ -24,7 +24,6 @@ from fedweave.data.partitions.label_skew import (
     shards,
     some_classes,
 )
-from fedweave.data.partitions.options import check_option
 from fedweave.data.partitions.quotas import allocate_rows, assign_classes, distribute_evenly, split_proportionally
 from fedweave.errors import BadInput
 from fedweave.settings import REQUIRED
@@ -228,4 +227,4 @@ def test_options_are_described(name: str) -> None:
     for option in registry.settings(name):
         assert option.meaning, option.name
         if option.default is not REQUIRED:
-            check_option(option, option.default, option.name)
+            option.check(option.default, option.name)

@@ -259,7 +259,7 @@ def test_the_number_of_natural_clients_is_that_of_the_data() -> None:
             assert all(map(np.array_equal, getattr(given, part), getattr(derived, part)))
     with pytest.raises(BadInput, match=r"partition\.clients: 3, but o has 4 natural clients"):
         data.partition(rows, "natural", 3, 0)
-    with pytest.raises(BadInput, match=r"partition\.clients: missing; give an integer, between 1 and 80"):
+    with pytest.raises(BadInput, match=r"partition\.clients: missing; give a whole number, at least 1 and at most 80"):
         data.partition(rows, "iid", seed=0)
     plain = Dataset("plain", "images", rows.x, rows.y, 2)
     with pytest.raises(BadInput, match=r"partition\.name: natural does not fit plain"):
@@ -357,14 +357,14 @@ BAD = [
     ("toy", "iid", 0, {}, "partition.clients: 0"),
     ("toy", "iid", 10**6, {}, "partition.clients: 1000000"),
     ("toy", "iid", 2.5, {}, "partition.clients: 2.5"),
-    ("toy", "iid", None, {}, "partition.clients: missing; give an integer, between 1 and"),
+    ("toy", "iid", None, {}, "partition.clients: missing; give a whole number, at least 1 and at most"),
     ("toy", "iid", 700, {}, "use fewer clients"),
     ("toy", "shards", 7, {"classes": 2}, "partition.clients: 7 x 2 shards"),
     ("toy", "clusters", 7, {"classes": 2}, "must be a multiple of 5"),
     ("toy", "clusters", 10, {"classes": 3}, "classes must divide 10"),
     ("toy", "superclass", 7, {}, "not a multiple of 5 superclasses"),
     ("toy", "grouped", 7, {}, "partition.groups: 5"),
-    ("toy", "classes", 5, {"classes": 11}, "between 1 and 10"),
+    ("toy", "classes", 5, {"classes": 11}, "at least 1 and at most 10"),
     ("toy", "classes", 5, {"classes": 2, "size": 1000}, "at most"),
     ("toy", "metis", 5, {}, "metis does not fit toy"),
     ("toy", "natural", 5, {}, "natural does not fit toy"),
@@ -379,7 +379,7 @@ BAD = [
     ("digits-graph", "metis_overlap", 7, {}, "not a multiple of copies"),
     ("digits-graph", "metis", 1000, {}, "use fewer clients"),
     ("series", "natural", 5, {"window": 12, "horizon": 12}, "has 3 natural clients"),
-    ("series", "natural", 3, {}, "partition.window: missing; give an integer"),
+    ("series", "natural", 3, {}, "partition.window: missing; give a whole number"),
     ("series", "natural", 3, {"window": 30, "horizon": 20}, "too few"),
 ]
 

@@ -39,7 +39,7 @@ from fedweave.settings import (
     describe,
 )
 from fedweave.study import catalogue, objects, search_spaces, spec, validate
-from fedweave.study.config import check_value, construct
+from fedweave.study.config import construct
 from fedweave.testing import check_method
 from tools import method_tables
 
@@ -86,8 +86,7 @@ def test_a_setting_agrees_with_its_description(name: str, setting: Setting) -> N
     """It has a meaning of one line. Its default has its type and is within its bounds and its search space."""
     assert setting.meaning.strip()
     assert "\n" not in setting.meaning
-    check_value(setting.default, setting.type, setting.name)
-    setting.check_bounds(setting.default, setting.name)
+    setting.check(setting.default, setting.name)
     entry = setting.space.entry() if setting.space else {}
     if "choices" in entry:
         # A choice that depends on the data, such as "auto", is not in a search.
@@ -192,9 +191,9 @@ def test_the_options_of_a_function_are_settings() -> None:
     widths, keep = describe(build)
     assert widths == Setting("widths", list[int], REQUIRED, (AtLeast(1),), None, "widths")
     assert keep == Setting("keep", bool, True)
-    widths.check_bounds([1, 5], "model.widths")
+    widths.check([1, 5], "model.widths")
     with pytest.raises(BadInput, match=r"model\.widths: \[5, 0\].*at least 1"):
-        widths.check_bounds([5, 0], "model.widths")
+        widths.check([5, 0], "model.widths")
 
 
 PLUGIN = '''

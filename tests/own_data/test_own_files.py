@@ -42,7 +42,7 @@ def same(first: fw.Federation, second: fw.Federation) -> None:
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "tsv", "parquet"])
 def test_a_table_is_read_from_a_file(ending: str, tmp_path: Path) -> None:
-    """The values are those written. Of a file only the used columns are read."""
+    """The values are those written."""
     file = tmp_path / f"orders.{ending}"
     if ending == "parquet":
         TABLE.to_parquet(file)
@@ -127,8 +127,7 @@ def test_a_file_with_semicolons_is_read(decimal: str, ending: str, tmp_path: Pat
     )
     same(federation, plain)
     run = fw.fit("local", federation, rounds=1, progress=False)
-    rows = read_table(tmp_path / f"orders.{ending}", ["size", "kind", "unused"])
-    assert [*rows] == ["size", "kind", "unused"]
+    rows = read_table(tmp_path / f"orders.{ending}")[["size", "kind", "unused"]]
     np.testing.assert_array_equal(run.predict(rows, "shop 1"), run.predict(table[[*rows]], "shop 1"))
 
 

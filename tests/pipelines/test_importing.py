@@ -83,7 +83,9 @@ def test_refused_partitions_name_the_file_and_the_task(project: Path) -> None:
     block = {"name": "iid", "clients": 5000, "seed": 0}
     content["tasks"]["sold"]["partition"] = block
     params.write_text(yaml.safe_dump(content), encoding="utf-8")
-    with pytest.raises(fw.BadInput, match=r"^params\.yaml: tasks\.sold\.partition\.clients: 5000 must be an integer"):
+    with pytest.raises(
+        fw.BadInput, match=r"^params\.yaml: tasks\.sold\.partition\.clients: 5000 must be a whole number"
+    ):
         partition.main("sold")
     block |= {"clients": 3, "split": {"train": 0.8, "val": 0, "test": 0.2}}
     params.write_text(yaml.safe_dump(content), encoding="utf-8")

@@ -122,7 +122,10 @@ def test_each_run_has_a_folder_by_default(tmp_path: Path, monkeypatch: pytest.Mo
         ({"settings": ["lr=0.1"]}, r"--set lr: is not a setting of fedavg; did you mean 'train\.lr'"),
         ({"settings": ["every=2"]}, r"--set every: is not a setting of fedavg; did you mean 'evaluate\.every'"),
         ({"settings": ["partition.client=4"]}, r"^--set partition: 'client' is unknown; did you mean 'clients'"),
-        ({"settings": ["partition.clients=5000"]}, r"^--set partition\.clients: 5000 must be an integer, between 1"),
+        (
+            {"settings": ["partition.clients=5000"]},
+            r"^--set partition\.clients: 5000 must be a whole number, at least 1",
+        ),
         ({"rounds": -1}, "^--rounds: -1 is out of range"),
         ({"seed": -1}, "^--seed: -1 is out of range"),
     ],

@@ -107,7 +107,7 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/partition/seeds", [1, 2], ["partition: seed 666", "seeds [1, 2]", "one of them"]),
     (f"{DIGITS}/partition", {**IID, "seeds": []}, ["partition.seeds", "[]", "one per split"]),
     (f"{DIGITS}/partition", {**IID, "seeds": 3}, ["partition.seeds", "3", "list"]),
-    (f"{DIGITS}/partition", {**IID, "seeds": [1, -1]}, ["partition.seeds", "-1", "0 or more"]),
+    (f"{DIGITS}/partition", {**IID, "seeds": [1, -1]}, ["partition.seeds", "-1", "at least 0"]),
     (f"{DIGITS}/partition", {**IID, "seeds": [4, 4]}, ["partition.seeds", "[4, 4]", "twice"]),
     (f"{DIGITS}/partition", {**IID, "seeds": [*range(9)]}, ["partition.seeds", "9 splits", "one seed per split"]),
     (f"{DIGITS}/partition/7", 1, ["partition", "'7'", "choices"]),

@@ -363,10 +363,6 @@ def written(tmp_path: Path, text: str) -> Path:
             "tasks: {digits: {methods: [{slow: {method: fedavg, train.lr: 0.01}}]}}",
             ["tasks.digits.methods", "write it under set: {train.lr: 0.01}"],
         ),
-        (
-            "tasks: {digits: {protocol: fedpub, methods: [local]}}",
-            ["mine.yaml: tasks.digits.protocol: 'fedpub'", "'gcn' does not fit digits (images)", "set model.name"],
-        ),
         ("tasks: {digits: {methods: fedavg}}", ["tasks.digits.methods", "list"]),
         ("tasks: {digits: {}}", ["tasks.digits.methods", "missing"]),
         ("tasks: [digits]", ["studies/mine.yaml: tasks", "not a block"]),

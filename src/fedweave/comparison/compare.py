@@ -31,7 +31,6 @@ from fedweave.results.runs import read_margins
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study import search_spaces
-from fedweave.study.call_cache import cache_calls
 from fedweave.study.spec import RunSpec
 
 MIN_ROUNDS_FOR_ESTIMATE = 20  # rounds of all runs together; with fewer, the rounds of an estimate would cost too much
@@ -200,8 +199,7 @@ def _perform_in_folder(
 ) -> tuple[Path, list[str], Any]:
     """(folder with the results of a plan, messages for the user, the temporary folder or None)."""
     check_callbacks(callbacks)
-    # The imports of the code are followed once, as the code in memory stays the same.
-    with results_folder(out) as (folder, temporary), cache_calls():
+    with results_folder(out) as (folder, temporary):
         return folder, perform(plan, folder, resume, progress, callbacks, equal_terms=True), temporary
 
 

@@ -12,9 +12,8 @@ from fedweave.engine.clients import Clients
 from fedweave.engine.records import State
 from fedweave.errors import BadInput
 from fedweave.files.atomic import save_tensors
-from fedweave.own_data.argument_checks import as_python, check_flag
+from fedweave.own_data.argument_checks import check_flag
 from fedweave.own_data.federation import Federation
-from fedweave.own_data.newcomers import NewcomerData, add_newcomers
 from fedweave.prediction.predictor import client_names
 from fedweave.results import Run, Study
 from fedweave.runs import archive, repetition, serving
@@ -47,23 +46,6 @@ def _state_path(checkpoints: Path, run: spec.RunSpec, seed: int) -> Path:
     return checkpoints / f"{run.fingerprint()}-{STATE.format(seed)}"
 
 
-def join(
-    finished: Run, federation: Federation, newcomer_data: NewcomerData, rounds: int, freeze: bool, out: Any, model: Any
-) -> tuple[Study, Any, Federation]:
-    """Further rounds of a run with newcomers; see `MethodResult.join`.
-
-    Args:
-        finished: the run.
-        model: makes the clients' models, where they have no name.
-
-    Returns:
-        (study with the longer run, temporary folder or None, federation with the newcomers).
-    """
-    _check(finished, federation, rounds := as_python(rounds), freeze := as_python(freeze))
-    extended = add_newcomers(federation, newcomer_data)
-    return *go_on(finished, extended, len(extended) - len(federation), rounds, out, model, freeze=freeze), extended
-
-
 def go_on(
     finished: Run,
     federation: Federation,
@@ -89,29 +71,30 @@ def go_on(
     Raises:
         BadInput: the state of the run is not stored, or the method divides its rounds into stages.
     """
-    run, trained = serving.parse_run(dict(finished.info)), finished.info["spec"]["train"]["rounds"]
-    task = replace(
-        run.task,
-        metric=finished.info["metric"],
-        partition=dict(federation.partition_block),
-        normalize=federation.normalize,
-    )
+    run, trained = parse_run(finished, federation), finished.info["spec"]["train"]["rounds"]
     train = replace(
         run.train, rounds=trained + rounds, newcomers=newcomers, join_round=trained if newcomers else 0, freeze=freeze
     )
-    prepared = repetition.prepare(replace(run, task=task, train=train), federation.dataset, federation.partition, model)
+    prepared = repetition.prepare(replace(run, train=train), federation.dataset, federation.partition, model)
     prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, finished, newcomers))
     with results_folder(out) as (folder, temporary):
         write_description(federation, folder, check_description(federation, folder))
         histories, states = {}, folder / ".fedweave" / "states"
         for seed in run.seeds:
             state = read_state(finished.folder / STATE.format(seed), prepared, rounds)
-            histories[seed], last = _continue_training(prepared, seed, state)
+            histories[seed], last = train_on(prepared, seed, state)
             if keep_state:
                 store_state(states, prepared.run, seed, last)
         others = find_stored_states(states, prepared.run)
         archive.write(folder / "runs" / run.key, prepared, histories, others=others)
     return Study(run.study, folder, (results.load_run(folder / "runs" / run.key),), ()), temporary
+
+
+def parse_run(finished: Run, federation: Federation) -> spec.RunSpec:
+    """The settings of a run, for the rows of `federation`."""
+    run, metric = serving.parse_run(dict(finished.info)), finished.info["metric"]
+    rows = {"partition": dict(federation.partition_block), "normalize": federation.normalize}
+    return replace(run, task=replace(run.task, metric=metric, **rows))
 
 
 def _set_evaluated_clients(federation: Clients, run: Run, newcomer_count: int) -> Clients:
@@ -124,7 +107,12 @@ def _set_evaluated_clients(federation: Clients, run: Run, newcomer_count: int) -
     return replace(federation, evaluated=evaluated)
 
 
-def _check(run: Run, federation: Federation, rounds: int, freeze: bool) -> None:
+def check_join(run: Run, federation: Federation, rounds: int, freeze: bool) -> None:
+    """Refuse what `MethodResult.join` cannot do, before any work.
+
+    Raises:
+        BadInput: naming the argument, or why no client can join the run.
+    """
     check_flag(freeze, "freeze")
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise BadInput(f"rounds: {rounds!r} must be a whole number, at least 1")
@@ -159,9 +147,12 @@ def read_state(file: Path, prepared: PreparedRun, rounds: int | None = None) -> 
     return State(*tree_map(lambda t: t.to(prepared.device) if hasattr(t, "to") else t, tuple(state)))
 
 
-def _continue_training(prepared: PreparedRun, seed: int, state: State) -> tuple[History, State]:
-    """(history of the further rounds, the state after them)."""
+def train_on(prepared: PreparedRun, seed: int, state: State | None, last: int | None = None) -> tuple[History, State]:
+    """(history of the rounds after `state`, the state after them), up to the round `last`; default: all rounds."""
     history = History()
     for report in repetition.iterate_reports(prepared, seed, state):
         history, state = record(history, report, prepared), report.state
+        if report.round == last:
+            break
+    assert state is not None
     return history, state

@@ -16,8 +16,8 @@ from fedweave.comparison.origin import Origin
 from fedweave.comparison.refit import refit
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.metrics import probabilities
-from fedweave.own_data.argument_checks import check_flag, check_folder
-from fedweave.own_data.newcomers import NewcomerData
+from fedweave.own_data.argument_checks import as_python, check_flag, check_folder
+from fedweave.own_data.newcomers import add_newcomers
 from fedweave.prediction.predictor import Predictor, client_names, load_predictor
 from fedweave.results import Graphs, Run
 from fedweave.runs.serving import read_stored
@@ -297,14 +297,14 @@ class MethodResult:
         Raises:
             BadInput: rows that do not fit those of training, a class that it did not have, or no stored state.
         """
-        newcomer_data = NewcomerData(rows, client, label, options, edges, node)
         federation = self.comparison.federation if federation is None else federation
         if federation is None:
             raise BadInput("join: the rows of training are not in memory; give federation= the one that was trained on")
         origin: Any = self.comparison
-        study, temporary, extended = further_rounds.join(
-            self.run, federation, newcomer_data, rounds, freeze, out, origin.model
-        )
+        further_rounds.check_join(self.run, federation, rounds := as_python(rounds), freeze := as_python(freeze))
+        extended = add_newcomers(federation, rows, client, label, options, edges, node)
+        newcomers = len(extended) - len(federation)
+        study, temporary = further_rounds.go_on(self.run, extended, newcomers, rounds, out, origin.model, freeze=freeze)
         joined = replace(origin, study=study, lost=(), temporary=temporary, federation=extended)
         result: MethodResult = joined[joined.methods[0]]
         return result

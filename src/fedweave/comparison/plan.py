@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from fedweave import data
@@ -56,24 +56,19 @@ class Plan:
     title: str
 
     def hash_code(self, key: str) -> str:
-        """A hash of the code that the run `key` depends on (fedweave's and the user's) and of the file of its graph.
-
-        A process computes the hash of the code once for a method, a model and a metric, as it does not reload modules.
-        """
+        """A hash of the code that the run `key` depends on (fedweave's and the user's) and of the file of its graph."""
         run = self.study.run(key)
-        model, metric = str(run.task.model["name"]), str(run.task.metric)
-        parts = (METHODS[run.method], MODELS.get(model), METRICS.get(metric))
-        entry = (run.method, model, metric, run.task.model.get("code"), *map(id, parts), *plugins.list_loaded())
-        if entry not in _CODE_HASHES:
-            _CODE_HASHES[entry] = (_hash_code(run), parts)
+        if run.method not in self._codes:
+            self._codes[run.method] = _hash_code(run)
+        code = self._codes[run.method]
         if not graph_files.files_of(run) and METHODS[run.method].has_models:
-            return _CODE_HASHES[entry][0]
-        text = _CODE_HASHES[entry][0] + dependencies.inputs_digest(run, None)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+            return code
+        return hashlib.sha256((code + dependencies.inputs_digest(run, None)).encode()).hexdigest()[:12]
 
-
-# Arguments of `hash_code` -> (hash, the objects behind the ids in the key: no other object can get these ids).
-_CODE_HASHES: dict[tuple[Any, ...], tuple[str, tuple[Any, ...]]] = {}
+    @cached_property
+    def _codes(self) -> dict[str, str]:
+        """Method -> hash of its code, as far as asked for: all runs of a plan have one model and one metric."""
+        return {}
 
 
 def _hash_code(run: RunSpec) -> str:

@@ -24,8 +24,7 @@ from fedweave.own_data.arrays import partition_block
 from fedweave.own_data.federation import Federation
 from fedweave.processes.forks import one_thread
 from fedweave.results import Run
-from fedweave.runs import archive, repetition, serving
-from fedweave.runs.history import History, record
+from fedweave.runs import archive, repetition
 from fedweave.study.search_spaces import has_rate
 
 FOLDER = "refit"  # in a folder of results
@@ -100,26 +99,16 @@ def _train(
 
     The number of all rounds stays, on which schedules of methods depend.
     """
-    run = serving.parse_run(dict(finished.info))
-    task = replace(
-        run.task,
-        metric=finished.info["metric"],
-        partition=dict(federation.partition_block),
-        normalize=federation.normalize,
-    )
+    run = further_rounds.parse_run(finished, federation)
     evaluate = replace(run.evaluate, every=rounds, select="last", models=True, predictions=False, edges=0)
-    prepared = repetition.prepare(
-        replace(run, task=task, evaluate=evaluate, seeds=(seed,)), federation.dataset, federation.partition, model
-    )
-    history, state = History(), None if start is None else further_rounds.read_state(start, prepared)
-    with one_thread():
-        try:
-            for report in repetition.iterate_reports(prepared, seed, state):
-                history = record(history, report, prepared)
-                if report.round == rounds:
-                    break
-        except Diverged:
-            return "the training diverged"
+    run = replace(run, evaluate=evaluate, seeds=(seed,))
+    prepared = repetition.prepare(run, federation.dataset, federation.partition, model)
+    state = None if start is None else further_rounds.read_state(start, prepared)
+    try:
+        with one_thread():
+            history, _ = further_rounds.train_on(prepared, seed, state, rounds)
+    except Diverged:
+        return "the training diverged"
     if not history.snapshot:
         return "the method has no models in that round"
     for earlier in target.parent.glob(f"{finished.name}-{seed}-*"):

@@ -75,46 +75,44 @@ class Origins:
     Attributes:
         task: with its test windows.
         handed, output: folders of its task and its output.
-        number: of the present origin; -1 before the first.
+        waiting: number of the origin whose forecasts are not there yet; None after the last.
         outputs: forecasts so far, of each client.
     """
 
     task: ContestTask
     handed: Path
     output: Path
-    number: int = -1
+    waiting: int | None = 0
     outputs: list[list[np.ndarray]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.outputs = [[] for _ in self.task.clients]
 
-    def look(self, process: "subprocess.Popen[bytes]") -> None:
-        """Take the forecasts of the present origin if they are there, and hand out the next one.
+    def hand_out(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
+        """Hand out the windows of one origin after the other and take its forecasts; stops while they are not there.
 
         Raises:
             ContestantFailed: forecasts that cannot be read, a folder that it has changed, or nobody reads the numbers.
         """
+        assert process.stdin is not None
         with _own_files():
-            self._look(process)
-
-    def _look(self, process: "subprocess.Popen[bytes]") -> None:
-        while self.number < 0 or (self.number < self.task.origins and self._is_done()):
-            if self.number >= 0:
-                self._take()
-            self.number += 1
-            if self.number < self.task.origins:
-                for position, window in _windows(self.task, self.number):
+            for number in range(self.task.origins):
+                self.waiting = number
+                for position, window in _windows(self.task, number):
                     place = exchange.client_folder(self.handed, position)
-                    exchange.write_part(place, f"test-{self.number}", {"x": window}, self.task)
-            assert process.stdin is not None
-            if not select.select([], [process.stdin], [], 0)[1]:
-                raise ContestantFailed("it does not read its standard input", "numbers of origins are waiting there")
-            with suppress(OSError):  # it has ended
-                if self.number < self.task.origins:
-                    process.stdin.write(f"{self.number}\n".encode())
+                    exchange.write_part(place, f"test-{number}", {"x": window}, self.task)
+                if not select.select([], [process.stdin], [], 0)[1]:
+                    problem = "numbers of origins are waiting there"
+                    raise ContestantFailed("it does not read its standard input", problem)
+                with suppress(OSError):  # it has ended
+                    process.stdin.write(f"{number}\n".encode())
                     process.stdin.flush()
-                else:
-                    process.stdin.close()
+                while not (self.output / DONE.format(number)).exists():
+                    yield
+                self._take(number)
+        self.waiting = None
+        with suppress(OSError):
+            process.stdin.close()
 
     def answers(self) -> list[np.ndarray]:
         """The forecasts [m, K] of each client.
@@ -122,30 +120,23 @@ class Origins:
         Raises:
             ContestantFailed: the program has ended before the last origin.
         """
-        if self._is_done():
-            with _own_files():
-                self._take()
-            self.number += 1
-        if self.number < self.task.origins:
-            missing = DONE.format(max(self.number, 0))
+        if self.waiting is not None:
+            missing = DONE.format(self.waiting)
             raise ContestantFailed(f"it ended without a file {missing}", f"there are {self.task.origins} origins")
         return [_stack(self.task, own) for own in self.outputs]
 
-    def _is_done(self) -> bool:
-        return 0 <= self.number < self.task.origins and (self.output / DONE.format(self.number)).exists()
-
-    def _take(self) -> None:
-        """Read the forecasts of the present origin. They are removed, so that the folders stay small."""
-        part = f"test-{self.number}"
+    def _take(self, number: int) -> None:
+        """Read the forecasts of an origin. They are removed, so that the folders stay small."""
+        part = f"test-{number}"
         exchange.refuse_links(self.output)
-        for position, _ in _windows(self.task, self.number):
+        for position, _ in _windows(self.task, number):
             place, client = exchange.client_folder(self.output, position), self.task.clients[position]
             value = exchange.read_part(place, part, 1, client)
-            self.outputs[position].append(_check(self.task, position, self.number, value))
+            self.outputs[position].append(_check(self.task, position, number, value))
             for folder in (place, exchange.client_folder(self.handed, position)):
                 for ending in exchange.ENDINGS:
                     (folder / f"{part}{ending}").unlink(missing_ok=True)
-        (self.output / DONE.format(self.number)).unlink(missing_ok=True)
+        (self.output / DONE.format(number)).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +179,7 @@ def run_program(
             start_new_session=True,
         )
         try:
-            code = _wait(process, timeout, written, log, origins)
+            code = _wait(process, timeout, written, log, origins.hand_out(process) if origins else None)
         except subprocess.TimeoutExpired:
             return f"was ended after its time limit of {timeout:g} s"
         except OverflowError as error:
@@ -200,9 +200,9 @@ def run_program(
 
 
 def _wait(
-    process: subprocess.Popen[bytes], timeout: float, written: Path | None, log: Path, origins: Origins | None
+    process: subprocess.Popen[bytes], timeout: float, written: Path | None, log: Path, steps: Iterator[None] | None
 ) -> int:
-    """The exit code.
+    """The exit code; `steps` are those of `Origins.hand_out`.
 
     Raises:
         subprocess.TimeoutExpired: it runs longer.
@@ -211,10 +211,13 @@ def _wait(
     """
     end, looked = time.monotonic() + timeout, time.monotonic()
     while True:
-        if origins:
-            origins.look(process)
+        if steps:
+            next(steps, None)
         try:
-            return process.wait(min(EARLY if origins else LOOK, max(0.0, end - time.monotonic())))
+            code = process.wait(min(EARLY if steps else LOOK, max(0.0, end - time.monotonic())))
+            if steps and code == 0:
+                next(steps, None)  # of the last forecasts
+            return code
         except subprocess.TimeoutExpired:
             if time.monotonic() >= end:
                 raise

@@ -172,7 +172,7 @@ def write_rows(options: argparse.Namespace) -> None:
     names = input_description.name_columns(spec.scaling)
     names += [options.label] if spec.data["targets"] is None else []
     has_commas = input_description.had_commas(spec.scaling)
-    table = user_files.read_table(options.file, None, names, encoding, [options.label], has_commas=has_commas)
+    table = user_files.read_table(options.file, names, encoding, [options.label], has_commas=has_commas)
     with relocate({"time": f"{options.file}: time"}):
         file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)

@@ -8,7 +8,7 @@ from typing import TypeVar
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput, format_value
 from fedweave.registry import check_name, definition, register
-from fedweave.settings import REQUIRED, describe
+from fedweave.settings import REQUIRED
 
 M = TypeVar("M", bound=Method)
 
@@ -64,7 +64,7 @@ def _check_fields(cls: type[Method], where: str) -> None:
         raise BadInput(where, f"{taken[0]} is set by the run; give the setting another name")
     if cls.point not in ("pre", "post"):
         raise BadInput(where, f"point is {format_value(cls.point)}; choose 'pre' or 'post'")
-    for setting in describe(cls):
+    for setting in cls.settings():
         if setting.default is REQUIRED:
             raise BadInput(
                 where,
@@ -72,4 +72,4 @@ def _check_fields(cls: type[Method], where: str) -> None:
                 f"write {setting.name}: TYPE = DEFAULT",
             )
         if setting.name in annotations:
-            setting.check_bounds(setting.default, f"{where}: the default of {setting.name}")
+            setting.check(setting.default, f"{where}: the default of {setting.name}")

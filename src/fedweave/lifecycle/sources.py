@@ -66,13 +66,13 @@ class Reading:
             return self.content
         if isinstance(self.content, Path):
             _check_end(self.content)
-            return user_files.read_table(self.content, None, names, encoding, labels, False, has_commas)
+            return user_files.read_table(self.content, names, encoding, labels, typed=False, has_commas=has_commas)
         from tempfile import TemporaryDirectory
 
         with TemporaryDirectory() as folder:  # readers choose by the ending
             file = Path(folder) / self.file_name
             file.write_bytes(self.content)
-            return user_files.read_table(file, None, names, encoding, labels, False, has_commas)
+            return user_files.read_table(file, names, encoding, labels, typed=False, has_commas=has_commas)
 
     def copy_to(self, folder: Path) -> Path:
         """A copy of the content in `folder`, under its digest and its name."""

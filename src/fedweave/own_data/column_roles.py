@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import MAX_VALUE_LENGTH, BadInput, format_count, format_value
 from fedweave.own_data.argument_checks import as_names
-from fedweave.own_data.splits import RULES
 from fedweave.own_data.user_files import read_folder, read_table
 
 if TYPE_CHECKING:
@@ -133,32 +132,22 @@ def column_values(table: "pd.DataFrame", column: str) -> Any:
     return values if values.dtype.kind in "iufbM" else table[column].tolist()
 
 
-def read_used_columns(
+def read_rows(
     path: Path | str, client: str, label: str | Sequence[str], options: Mapping[str, Any], encoding: str = ""
 ) -> "pd.DataFrame":
-    """The table of a file; only the columns that are used, where features are named and the file has them.
-
-    Of a folder, the tables of all its files.
-    """
+    """The table of a file, or those of all files in a folder."""
     labels = as_names(label, "label", 0)
     names = name_columns(options, client, *(labels if options.get("target") == "classes" else ()))
     if Path(path).is_dir():
         return read_folder(Path(path), client, names, encoding, labels)
-    features, split = options.get("features"), options.get("split")
-    if not features or not isinstance(client, str) or (isinstance(split, str) and split in RULES):
-        return read_table(path, None, names, encoding, labels)
-    column_names = [options[key] for key in COLUMN_OPTIONS if isinstance(options.get(key), str)]
-    used = [*dict.fromkeys([client, *labels, *as_names(features, "features"), *column_names])]
-    table = read_table(path, used, names, encoding, labels)
-    is_complete = table.shape[1] >= len(used)  # else a message lists all names
-    return table if is_complete else read_table(path, None, names, encoding, labels)
+    return read_table(path, names, encoding, labels)
 
 
 def read_named(source: Any, options: Mapping[str, Any], names: Sequence[Any], label: Any) -> "pd.DataFrame":
     """A table, or that of a file, where columns of names stay texts: `names`, and those that `options` name."""
     are_names = options.get("target") == "classes"
     labels = [label] if isinstance(label, str) else []
-    return read_table(source, names=name_columns(options, *names, *(labels if are_names else ())), labels=labels)
+    return read_table(source, name_columns(options, *names, *(labels if are_names else ())), labels=labels)
 
 
 def name_columns(options: Mapping[str, Any], *names: Any) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ class Federation:
         check_names(arguments, TABLE_OPTIONS)
         if Path(path).suffix.lower() == user_files.ARRAYS:
             return cls(**rows.fields_from_named_arrays(user_files.read_arrays(path), client, label, arguments))
-        table = columns.read_used_columns(path, client, label, arguments, encoding)
+        table = columns.read_rows(path, client, label, arguments, encoding)
         with relocate({"time": f"{path}: time"}):
             return cls.from_pandas(table, client=client, label=label, **arguments)
 

@@ -252,12 +252,7 @@ def _split_windows(
     missing = [name for i, name in enumerate(names) if not (owner_of_window == i).any()]
     if missing:
         raise BadInput(f"window: client {missing[0]!r} has no window without a missing value; fill them in, or drop it")
-    chronological = replace(options, split="chronological", shares=_shares(options), gap=gap, recording=None, time=None)
-    settings = chronological.build_split_options(len(owner_of_window))._replace(
-        time=windows.start, recording=None if recording is None else recording[windows.first]
-    )
-    return split_rows(owner_of_window, owner_of_window, names, settings)
-
-
-def _shares(options: DataOptions) -> Any:
-    return options.split if isinstance(options.split, Mapping) else options.shares
+    shares = options.split if isinstance(options.split, Mapping) else options.shares
+    starts, sessions = windows.start, None if recording is None else recording[windows.first]
+    chronological = replace(options, split="chronological", shares=shares, gap=gap, time=starts, recording=sessions)
+    return split_rows(owner_of_window, owner_of_window, names, chronological)

@@ -1,7 +1,7 @@
 """Clients that join after training: their rows, prepared like the rows of training."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,37 +17,34 @@ from fedweave.own_data.federation import Federation
 from fedweave.own_data.row_options import DataOptions, follow_rule, row_options
 
 
-@dataclass(frozen=True)
-class NewcomerData:
-    """Rows of newcomers, as `Federation.from_pandas`, `from_arrays` or `from_graphs` takes them.
-
-    Attributes:
-        rows: a table, features [M, ...], or a graph for each newcomer.
-        client: name of a column, or the client of each row; None for graphs without a table.
-        label: name of a column, or the target of each row; None for graphs without a table.
-        options: such as time, split and shares.
-        edges: of a table of nodes.
-        node: the column with the names of nodes.
-    """
-
-    rows: Any
-    client: Any
-    label: Any
-    options: dict[str, Any]
-    edges: Any = None
-    node: str = "node"
-
-
-def add_newcomers(federation: Federation, newcomer_data: NewcomerData) -> Federation:
+def add_newcomers(
+    federation: Federation,
+    raw: Any,
+    client: Any = None,
+    label: Any = None,
+    options: Mapping[str, Any] | None = None,
+    edges: Any = None,
+    node: str = "node",
+) -> Federation:
     """`federation` with more clients behind the others; what was fitted on its training rows stays as it is.
+
+    Args:
+        raw: rows of newcomers, as `Federation.from_pandas`, `from_arrays` or `from_graphs` takes them: a table,
+            features [M, ...], or a graph for each newcomer.
+        client, label: name of a column, or one value for each row; None for graphs without a table.
+        options: such as time, split and shares.
+        edges, node: of a table of nodes, and the column with their names.
 
     Raises:
         BadInput: rows of another form, a class that training did not have, or the name of a client that is there.
     """
     if federation.dataset.kind == "series" or federation.partition.test_weight is not None:
         raise BadInput(f"join: {federation.name} holds {federation.dataset.kind}; newcomers need rows of their own")
-    graph = federation.dataset.kind == "graph"
-    newcomers = (_read_graphs if graph else _read_rows)(federation, newcomer_data)
+    given = options or {}
+    if federation.dataset.kind == "graph":
+        newcomers = _read_graphs(federation, raw, client, label, given, edges, node)
+    else:
+        newcomers = _read_rows(federation, raw, client, label, given)
     duplicates = [name for name in newcomers.names if name in federation.names]
     if duplicates:
         raise BadInput(f"join: client {duplicates[0]!r} already exists; give newcomers other names")
@@ -89,41 +86,37 @@ def _units(federation: Federation, newcomers: Federation) -> tuple[str, ...]:
     return old + new
 
 
-def _options(federation: Federation, newcomer_data: NewcomerData) -> DataOptions:
+def _options(federation: Federation, given: Mapping[str, Any]) -> DataOptions:
     """How the newcomers' rows are read and split; they need not have every class."""
-    options = replace(row_options(newcomer_data.options), name=federation.name, least_classes=1)
+    options = replace(row_options(given), name=federation.name, least_classes=1)
     return follow_rule(options, str(federation.rules.get("split", "")))
 
 
-def _read_graphs(federation: Federation, newcomer_data: NewcomerData) -> Federation:
+def _read_graphs(
+    federation: Federation, raw: Any, client: Any, label: Any, given: Mapping[str, Any], edges: Any, node: str
+) -> Federation:
     """The newcomers' graphs as a federation of their own; their nodes are encoded as those of training were."""
-    options = _options(federation, newcomer_data)
+    options = _options(federation, given)
     preprocessing = federation.preprocessing
-    if (preprocessing is None) != (newcomer_data.edges is None):
+    if (preprocessing is None) != (edges is None):
         advice = "no tables; leave edges= out" if preprocessing is None else "a table of nodes; give one, and edges="
         raise BadInput(f"join: {federation.name} was made from {advice}")
     if preprocessing is None:
-        return Federation(**graphs.fields_from_graphs(newcomer_data.rows, options))
-    nodes, edges, node = newcomer_data.rows, newcomer_data.edges, newcomer_data.node
-    client, label = newcomer_data.client or "client", newcomer_data.label or "label"
-    features = [column.name for column in preprocessing.columns]
-    fields = graphs.fields_from_tables(
-        nodes, edges, node, client, label, features, options, preprocessing=preprocessing
-    )
-    return Federation(**fields)
+        return Federation(**graphs.fields_from_graphs(raw, options))
+    columns = (node, client or "client", label or "label", [column.name for column in preprocessing.columns])
+    return Federation(**graphs.fields_from_tables(raw, edges, *columns, options, preprocessing=preprocessing))
 
 
-def _read_rows(federation: Federation, newcomer_data: NewcomerData) -> Federation:
+def _read_rows(federation: Federation, raw: Any, client: Any, label: Any, given: Mapping[str, Any]) -> Federation:
     """The newcomers as a federation of their own; their rows are encoded as those of training were."""
-    raw, client, label = newcomer_data.rows, newcomer_data.client, newcomer_data.label
     if client is None or label is None:
         raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
     channels = federation.dataset.channels
     task: dict[str, Any] = {} if channels else {"target": federation.dataset.targets_are}
     if channels:
         task = {"window": federation.shape[0], "horizon": federation.dataset.outputs // len(channels)}
-        task |= {} if "stride" in newcomer_data.options else {"stride": federation.rules["stride"]}
-    options = replace(_options(federation, newcomer_data), **task)
+        task |= {} if "stride" in given else {"stride": federation.rules["stride"]}
+    options = replace(_options(federation, given), **task)
     preprocessing = federation.preprocessing
     if preprocessing is not None and rows.are_texts(raw):
         raw, client, label = rows.text_table(raw, label, client), "client", "label"

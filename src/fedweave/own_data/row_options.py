@@ -14,7 +14,7 @@ from fedweave.own_data.argument_checks import as_names, as_python, check_flag, c
 from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.column_encoding import HASHED
 from fedweave.own_data.options import ROW_OPTIONS, DataFields
-from fedweave.own_data.splits import MOST_SHOWN, RULES, SplitOptions, split_rows
+from fedweave.own_data.splits import MOST_SHOWN, RULES, split_rows
 from fedweave.own_data.targets import as_targets, check_classes
 from fedweave.own_data.user_files import read_pairs
 
@@ -67,11 +67,11 @@ class DataOptions(DataFields):
             return "grouped" if self.time is None else "chronological"
         return self.split if isinstance(self.split, str) and self.split in RULES else ""
 
-    def build_split_options(self, count: int) -> SplitOptions:
-        """The checked options of a split of `count` rows."""
+    def with_arrays(self, count: int) -> "DataOptions":
+        """These options with the time and the recording of `count` rows as arrays."""
         time = None if self.time is None else arrays.as_times(self.time, count)
         recording = None if self.recording is None else arrays.as_recordings(self.recording, count)
-        return SplitOptions(self.split, self.shares, time, self.gap, recording, self.val, self.seed)
+        return replace(self, time=time, recording=recording)
 
 
 NEEDED = {"chronological": "time", "grouped": "recording"}  # rule of a split -> what it needs of each row
@@ -169,7 +169,7 @@ def arrange(y: Any, client: Any, count: int, options: DataOptions, names: tuple[
     targets = as_targets(y, count, options.target, options.least_classes)
     labels = targets.labels
     owner, names = (client, names) if names else arrays.as_clients(client, count)
-    rows = split_rows(owner, labels, names, options.build_split_options(count))
+    rows = split_rows(owner, labels, names, options.with_arrays(count))
     if labels is not None:
         check_classes(labels, rows, targets.classes)
     return Arrangement(owner, names, labels, targets.classes, rows, targets.numbers, targets.class_type)

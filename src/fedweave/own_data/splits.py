@@ -1,13 +1,14 @@
 """Which rows of a client train, validate and test: given by the user, or made by a rule."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from fedweave.data.partitions.splits import PARTS, Split, parse_split, part_sizes, random_parts, stratified_parts
 from fedweave.errors import BadInput, format_count
 from fedweave.own_data.argument_checks import as_plain
+from fedweave.own_data.options import DataFields
 from fedweave.tensors.random_streams import stream
 
 SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
@@ -25,36 +26,14 @@ PART_WORDS = {
 Rows = tuple[np.ndarray, ...]
 
 
-class SplitOptions(NamedTuple):
-    """How rows are split, see `Federation.from_arrays`.
-
-    Attributes:
-        split: labels per row, rows or shares of the parts, the name of a rule, or None.
-        shares: of the parts, where `split` names a rule.
-        time: of each row [M], or None.
-        gap: rows between two parts in the order of time that are in none.
-        recording: of each row [M], or None.
-        val: share of the training rows that validates, where `split` and `shares` give no validation rows.
-        seed: of a drawn split.
-    """
-
-    split: Any = None
-    shares: Mapping[str, float] | None = None
-    time: np.ndarray | None = None
-    gap: int = 0
-    recording: np.ndarray | None = None
-    val: float | None = None
-    seed: int = 0
-
-
-def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
+def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], options: DataFields) -> dict[str, Rows]:
     """Rows of every part and client: part -> one sorted array a client. No row is in two parts.
 
     Args:
         owner: client of each row [M].
         y: classes [M], whose mix a stratified split keeps; None where there are none.
         names: of the clients.
-        options: how to split.
+        options: split, shares, gap, val and seed; time and recording are arrays [M], or None.
 
     Raises:
         BadInput: overlapping or empty parts, unknown labels, lengths that differ, or options that contradict each
@@ -69,7 +48,7 @@ def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], op
     return rows
 
 
-def _choose_rule(options: SplitOptions, classes: bool) -> tuple[str, Mapping[str, float] | None]:
+def _choose_rule(options: DataFields, classes: bool) -> tuple[str, Mapping[str, float] | None]:
     """(the rule, or "" where the parts are given, the shares).
 
     Raises:
@@ -135,7 +114,7 @@ def _split_by_rule(
     names: Sequence[str],
     rule: str,
     shares: Mapping[str, float] | None,
-    options: SplitOptions,
+    options: DataFields,
 ) -> dict[str, Rows]:
     """Every client's rows, split in the same way."""
     if shares is None:
@@ -153,8 +132,7 @@ def _split_by_rule(
     for i, (rows, name) in enumerate(zip(rows_by_client, names, strict=True)):
         client, generator = f"client {name!r}", stream(options.seed, i)
         if rule == "chronological":
-            times: Any = options.time
-            parts.append(_chronological_parts(rows, times, split, options.gap, recording, client))
+            parts.append(_chronological_parts(rows, options.time, split, options.gap, recording, client))
         elif rule == "grouped":
             parts.append(_grouped_parts(rows, recording, split, generator, client))
         elif rule == "random" or y is None:
@@ -267,7 +245,7 @@ def _rows_by_client(rows: np.ndarray, owner: np.ndarray, count: int) -> list[np.
     return np.split(ordered, np.cumsum(np.bincount(owner[rows], minlength=count))[:-1])
 
 
-def _given_parts(owner: np.ndarray, names: Sequence[str], options: SplitOptions) -> dict[str, Rows]:
+def _given_parts(owner: np.ndarray, names: Sequence[str], options: DataFields) -> dict[str, Rows]:
     """Parts that the user gives; without validation rows, these are taken from the training rows."""
     split = options.split
     label = labels_from_rows(split, len(owner)) if isinstance(split, Mapping) else _read_labels(split, len(owner))

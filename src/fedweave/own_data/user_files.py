@@ -33,7 +33,6 @@ NOTES, AMOUNTS, COMMAS = "fedweave notes", "fedweave amounts", "fedweave commas"
 
 def read_table(
     source: Any,
-    columns: Sequence[str] | None = None,
     names: Collection[str] = (),
     encoding: str = "",
     labels: Collection[str] = (),
@@ -45,7 +44,6 @@ def read_table(
     A CSV file may have semicolons in place of commas, as spreadsheets write it where the decimal mark is a comma.
 
     Args:
-        columns: the only ones to read, which saves memory; default: all. Names that the file lacks are ignored.
         names: columns of names, such as that of clients, whose texts in a CSV file are never read as numbers.
         encoding: of a CSV or TSV file, as Python names it; default: UTF-8.
         labels: columns of names or numbers: names where a text is a code such as "007".
@@ -59,7 +57,7 @@ def read_table(
 
     if isinstance(source, pd.DataFrame):
         return source
-    table = _read_file(source, columns, {*names}, {*labels}, encoding, has_commas)
+    table = _read_file(source, {*names}, {*labels}, encoding, has_commas)
     return _type_texts(table, names if typed else (), labels)
 
 
@@ -92,12 +90,7 @@ def _type_label(texts: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def _read_file(
-    source: Any,
-    columns: Sequence[str] | None,
-    names: set[str] | None,
-    labels: set[str],
-    encoding: str,
-    has_commas: bool = False,
+    source: Any, names: set[str] | None, labels: set[str], encoding: str, has_commas: bool = False
 ) -> "pd.DataFrame":
     """The table of a file, with texts in columns of names and labels; None: all are names.
 
@@ -111,12 +104,10 @@ def _read_file(
         raise BadInput(f"{path}: is not a table; give a file with the ending {', '.join(TABLES)}")
     try:
         if kind in (".parquet", ".pq"):
-            table = pd.read_parquet(
-                path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
-            )
+            table = pd.read_parquet(path)
         else:
             file = _TextFile(path, encoding or UTF_8, "\t" if kind == ".tsv" else ",")
-            table = _read_csv(file, columns, names, labels, has_commas)
+            table = _read_csv(file, names, labels, has_commas)
     except BadInput:
         raise
     except Exception as error:  # readers raise errors of many types for damaged files
@@ -180,9 +171,7 @@ class _TextFile:
             return 0
 
 
-def _read_csv(
-    file: _TextFile, columns: Sequence[str] | None, names: set[str] | None, labels: set[str], has_commas: bool
-) -> "pd.DataFrame":
+def _read_csv(file: _TextFile, names: set[str] | None, labels: set[str], has_commas: bool) -> "pd.DataFrame":
     """A table of a text file; columns without a name and without any value are left out.
 
     Raises:
@@ -195,22 +184,19 @@ def _read_csv(
     fitting = {written: titles for written, titles in headers.items() if written.width() == len(titles) > 1}
     file, titles = max((fitting or headers).items(), key=lambda entry: len(entry[1]))
     repeated = {title for title in titles if title and titles.count(title) > 1}
-    # In a file with semicolons a column that is not used may show what a point means in the others.
-    used = None if columns is None or repeated & {*columns} or file.separator == ";" else {*columns}.__contains__
     # Read in pieces, a column could have the number 1 in one piece and the text "1" in another.
     types: Any = str if names is None else dict.fromkeys({*titles} & (names | labels), str)
-    table = file.read(usecols=used, low_memory=False, dtype=types)
+    table = file.read(low_memory=False, dtype=types)
     if not isinstance(table.index, pd.RangeIndex):
         advice = "name every column in the header, or remove the separator at the end of each line"
         raise BadInput(f"{file.path}: its lines have more fields than its header; {advice}")
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
     if file.separator == ";" and names is not None:
         table = _read_commas(file, table, names, has_commas)
-    if repeated and used is None:  # pandas has added numbers to the names
+    if repeated:  # pandas has added numbers to the names
         pairs = zip(table.columns, titles, strict=True)
         table.columns = pd.Index([title if title in repeated else name for name, title in pairs])
-    wanted = [name for name in table if columns is None or used is not None or repeated or name in columns]
-    return table.drop(columns=empty)[[name for name in wanted if name not in empty]]
+    return table.drop(columns=empty)
 
 
 def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_commas: bool) -> "pd.DataFrame":
@@ -248,13 +234,6 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_co
     table = table.assign(**read)
     table.attrs |= {NOTES: notes, AMOUNTS: [*read], COMMAS: has_commas}
     return table
-
-
-def _parquet_columns(path: Path) -> list[str]:
-    """Names of the columns of a Parquet file."""
-    import pyarrow.parquet
-
-    return list(pyarrow.parquet.read_schema(path).names)
 
 
 def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
@@ -316,13 +295,13 @@ def _read_alike(files: Sequence[Path], names: set[str], labels: set[str], encodi
     A column that has texts in one file has them in all, so that "007" is one category; and where the decimal mark of
     one file is a comma, it is so in all.
     """
-    tables = {file: _read_file(file, None, names, labels, encoding) for file in files}
+    tables = {file: _read_file(file, names, labels, encoding) for file in files}
     has_commas = any(table.attrs.get(COMMAS) for table in tables.values())
     texts = {str(name) for table in tables.values() for name in table if _are_texts(table, name)}
     for file, table in tables.items():
         others = {name for name in texts if name in table and not _are_texts(table, name)} - names - labels
         if _table_kind(file) in TEXTS and (others or table.attrs.get(COMMAS, has_commas) != has_commas):
-            tables[file] = _read_file(file, None, names | others, labels, encoding, has_commas)
+            tables[file] = _read_file(file, names | others, labels, encoding, has_commas)
     return tables
 
 
@@ -368,7 +347,7 @@ def read_pairs(source: Any, option: str, known: Collection[str]) -> list[tuple[s
     if hasattr(source, "shape") and not hasattr(source, "columns"):
         source = _pairs_of_array(exported_model.as_plain(source), option)
     if isinstance(source, str | Path) or hasattr(source, "columns"):
-        table = source if hasattr(source, "columns") else _read_file(source, None, None, set(), "")
+        table = source if hasattr(source, "columns") else _read_file(source, None, set(), "")
         if table.shape[1] > 2:
             raise BadInput(
                 f"{option}: has the columns {', '.join(map(str, table.columns[:5]))}, and pairs have no weights or "

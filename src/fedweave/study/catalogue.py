@@ -162,7 +162,6 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
     for key, block in own["tasks"].items():
         protocol = task_blocks.protocol_of(block, base, f"{file}: tasks.{key}")
         tasks[key] = task_blocks.resolve_task(key, block, base.get("tasks", {}), file, protocol)
-        task_blocks.check_protocol(tasks[key], block, protocol, f"{file}: tasks.{key}")
         for suffix, item in map(_parse_entry, list_methods(block, own, base)):
             fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
             if f"{key}-{suffix}" in runs:
@@ -244,7 +243,8 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
         for method in block:
             choose(method, methods, f"{file}: {where}")
     for key, block in own["tasks"].items():
-        task_blocks.check_keys(block, f"{file}: tasks.{key}")
+        for word in block:
+            choose(word, task_blocks.WORDS, f"{file}: tasks.{key}")
         check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
         for _, item in map(_parse_entry, block["methods"]):
             choose(item["method"], methods, f"{file}: tasks.{key}.methods")

@@ -6,7 +6,7 @@ from typing import Any
 from fedweave import data
 from fedweave.data.normalisation import NAMES_BY_KIND, parse_options
 from fedweave.data.partitions import registry as partitions
-from fedweave.data.partitions.options import check_option
+from fedweave.data.partitions.checks import check_integer
 from fedweave.data.partitions.splits import check_shares
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput, choose, format_value, relocate
@@ -16,8 +16,9 @@ from fedweave.methods import METHODS
 from fedweave.models import MODELS, options, settings
 from fedweave.models.adapters import ADAPTERS
 from fedweave.registry import users_file
+from fedweave.settings import LARGEST_WHOLE
 from fedweave.study import model_files
-from fedweave.study.config import LARGEST_WHOLE, check_numbers, check_value, construct
+from fedweave.study.config import construct
 from fedweave.study.objects import build_upload_path
 from fedweave.study.schema import EVERY_RULE, TaskSpec
 from fedweave.study.spec import RunSpec, StudySpec
@@ -40,8 +41,7 @@ def check_settings(method: str, block: Mapping[str, Any], where: str) -> None:
         if name not in ("train", "evaluate"):
             if name not in settings:
                 choose(str(name), settings, f"{where}.{name}: not a setting of {method}")
-            check_value(value, settings[name].type, f"{where}.{name}", settings[name].maximum)
-            settings[name].check_bounds(value, f"{where}.{name}")
+            settings[name].check(value, f"{where}.{name}")
 
 
 def check_task(task: TaskSpec, where: str) -> None:
@@ -59,13 +59,6 @@ def check_task(task: TaskSpec, where: str) -> None:
     _check_kinds(task, where)
     if task.attack is not None:
         construct(AttackSpec, task.attack, f"{where}.attack").check(f"{where}.attack")
-
-
-def model_misfit(dataset: str, model: str) -> str:
-    """Why the model cannot read the data set; empty where it can, or where the kind of one of them is not known yet."""
-    if dataset not in data.KINDS or model not in MODELS or model in _list_models(data.KINDS[dataset]):
-        return ""
-    return f"{model!r} does not fit {dataset} ({data.KINDS[dataset]})"
 
 
 def _list_models(kind: str) -> list[str]:
@@ -106,8 +99,7 @@ def check_model(model: Mapping[str, Any], where: str) -> None:
             choose(name, [*options, "adapter"], where) if options else _refuse(
                 f"{where}.{name}", f"{model['name']} has no options; drop it"
             )
-            check_value(value, options[name].type, f"{where}.{name}")
-            options[name].check_bounds(value, f"{where}.{name}")
+            options[name].check(value, f"{where}.{name}")
     model_files.check(model, where)
     MODELS[model["name"]].check(model, where)
 
@@ -128,21 +120,13 @@ def _check_partition(partition: Mapping[str, Any], where: str) -> None:
     common = dict.fromkeys(EVERY_RULE)
     for name, value in partition.items():
         if name not in EVERY_RULE:
-            check_numbers(value, f"{where}.{name}")
-            check_option(options[choose(name, {**options, **common}, where)], value, f"{where}.{name}")
+            options[choose(name, {**options, **common}, where)].check(value, f"{where}.{name}")
         if name == "split" and value is not None:
             check_shares(value, f"{where}.{name}")
     if "clients" in partition or not partitions.TRAITS[partition["name"]].owners:
-        _check_integer(partition.get("clients"), 1, MOST_CLIENTS, f"{where}.clients")
+        check_integer("clients", partition.get("clients"), 1, MOST_CLIENTS, where)
     for block in data.splits(partition, where):
-        _check_integer(block.get("seed"), 0, LARGEST_WHOLE, f"{where}.seed")
-
-
-def _check_integer(value: object, low: int, high: int, where: str) -> None:
-    if value is None:
-        _refuse(where, f"missing; give a whole number, at least {low} and at most {high}")
-    if type(value) is not int or not low <= value <= high:
-        _refuse(where, f"{format_value(value)} must be a whole number, at least {low} and at most {high}")
+        check_integer("seed", block.get("seed"), 0, LARGEST_WHOLE, where)
 
 
 def check_splits(run: RunSpec, trials: int, where: str) -> None:

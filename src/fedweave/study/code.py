@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 from fedweave.errors import BadInput
 from fedweave.files import stored
 from fedweave.study import syntax
-from fedweave.study.call_cache import cache_calls, call_once
 from fedweave.study.syntax import dotted_names, tree_tokens
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
@@ -67,12 +66,12 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     seen: set[Path] = set()
     waiting = [Path(file).resolve() for file in of]
-    with cache_calls(), _stored_facts():  # takes so little time that no file changes meanwhile
+    with _stored_facts():
         while waiting:
             file = waiting.pop()
             if file not in seen:
                 seen.add(file)
-                waiting += call_once(_direct_imports, file, places)
+                waiting += _direct_imports(file, places)
     return tuple(sorted(seen))
 
 
@@ -249,9 +248,7 @@ def _direct_imports(file: Path, places: tuple[Root, ...]) -> tuple[Path, ...]:
     # A plug-in may import the files of its own folder by their bare names; a file of the package does not.
     own_folder = () if inside or any(file.parent == place.folder for place in places) else (Root(file.parent),)
     files = [
-        path
-        for use in call_once(read_source, file).uses
-        for path in _resolve_reference(*use, (*own_folder, *places), frozenset())
+        path for use in read_source(file).uses for path in _resolve_reference(*use, (*own_folder, *places), frozenset())
     ]
     above, source = file.parent / "__init__.py", file.with_suffix(".cpp")  # which a module builds
     files += [path for path in (source,) if path.is_file()]
@@ -262,26 +259,30 @@ def _resolve_reference(
     module: str, attributes: tuple[str, ...], places: tuple[Root, ...], visited: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
-    file = call_once(_find_module, module, places)
+    file = _find_module(module, places)
     if file is None or (module, attributes) in visited:
         return
     if not attributes or file.name != "__init__.py":
         if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not attributes):
             yield file
         return
-    content = call_once(read_source, file) if file.is_file() else SourceFile("", (), {}, frozenset())
+    content = read_source(file) if file.is_file() else SourceFile("", (), {}, frozenset())
     origin = content.exports.get(attributes[0], (module, (attributes[0],)))
     if origin != (module, (attributes[0],)) and attributes[0] not in content.defines:
         other_module, names = origin
         yield from _resolve_reference(other_module, (*names, *attributes[1:]), places, visited | {(module, attributes)})
-    elif call_once(_find_module, f"{module}.{attributes[0]}", places):
+    elif _find_module(f"{module}.{attributes[0]}", places):
         yield from _resolve_reference(f"{module}.{attributes[0]}", attributes[1:], places, visited)
     elif file.is_file() and attributes[0] in content.defines:
         yield file
 
 
+@cache
 def _find_module(module: str, places: tuple[Root, ...]) -> Path | None:
-    """The file of a module below one of `places`; of a package its __init__.py, even if it has none."""
+    """The file of a module below one of `places`; of a package its __init__.py, even if it has none.
+
+    Cached, because a process asks for each many times; modules do not move while it runs.
+    """
     parts = module.split(".")
     if parts[0] in sys.stdlib_module_names or not all(parts):
         return None

@@ -10,7 +10,6 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -72,29 +71,12 @@ def load_if_missing(name: object, table: Mapping[str, object]) -> None:
 def find_installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
     packages = {}
-    # The times are part of the key of the cache: an installation changes the folder that it writes to.
-    for name in _entry_point_modules(
-        tuple((Path(place).absolute(), _modification_time(Path(place))) for place in sys.path)
-    ):
+    for name in sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}):
         spec = find_spec(name)
         if spec is not None and spec.origin:
             origin = Path(spec.origin).resolve()
             packages[name] = origin.parent if origin.name == "__init__.py" else origin
     return packages
-
-
-@lru_cache(maxsize=1)
-def _entry_point_modules(_places: tuple[tuple[Path, int], ...]) -> tuple[str, ...]:
-    """Top modules of installed plug-ins; cached, because this reads a file of every package."""
-    return tuple(sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}))
-
-
-def _modification_time(place: Path) -> int:
-    """Time of the last change of a folder, in nanoseconds; 0 if it does not exist."""
-    try:
-        return place.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, str]:

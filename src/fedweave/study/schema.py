@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from fedweave.settings import AtLeast, AtMost, Between, Count, LogSpace, Rounds, Share
-from fedweave.study.config import LARGEST_WHOLE
+from fedweave.settings import LARGEST_WHOLE, AtLeast, AtMost, Between, Count, LogSpace, Rounds, Share
 
 Participation = Annotated[float, AtLeast(1e-6), AtMost(LARGEST_WHOLE)]
 Rate = Annotated[float, AtLeast(0), AtMost(1000)]

@@ -8,7 +8,7 @@ from fedweave.errors import BadInput, choose, format_value
 from fedweave.graphs.setting import is_control
 from fedweave.methods import METHODS
 from fedweave.settings import Choices, Setting, describe
-from fedweave.study.config import check_value, construct
+from fedweave.study.config import construct
 from fedweave.study.schema import TrainSpec
 from fedweave.study.spec import RunSpec, StudySpec
 
@@ -149,8 +149,7 @@ def check_space(method: str, space: object, where: str, sampler: str = "tpe") ->
     for name, entry in space.items():
         setting = parameters[choose(name, parameters, where)]
         for value in _values(entry, f"{where}.{name}", sampler):
-            check_value(value, setting.type, f"{where}.{name}")
-            setting.check_bounds(value, f"{where}.{name}")
+            setting.check(value, f"{where}.{name}")
 
 
 def _parameters(method: str) -> dict[str, Setting]:

@@ -1,4 +1,4 @@
-"""A task of a study file: its allowed keys, and how it is merged with its base and its protocol."""
+"""A task of a study file: how it is merged with its base and its protocol."""
 
 import copy
 import dataclasses
@@ -99,29 +99,3 @@ def _mapping(block: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """The entry `key` of `block`; an empty mapping if there is none or it is another type, which is refused later."""
     value = block.get(key)
     return value if isinstance(value, Mapping) else {}
-
-
-def check_keys(block: Mapping[str, Any], where: str) -> None:
-    """Refuse unknown keys of a task.
-
-    Raises:
-        BadInput: naming the key and all valid ones.
-    """
-    for word in block:
-        choose(word, WORDS, where)
-
-
-def check_protocol(task: Mapping[str, Any], block: Mapping[str, Any], protocol: Mapping[str, Any], where: str) -> None:
-    """Refuse a protocol whose model cannot read the data set of `task`, if the kind of that is known.
-
-    Raises:
-        BadInput: naming the protocol, its model and the data set.
-    """
-    from fedweave.study.checks import model_misfit  # imported here, as in `catalogue`
-
-    protocol_model, task_model = (_mapping(settings, "model") for settings in (protocol, task))
-    model = str(protocol_model.get("name"))
-    if model == task_model.get("name") and (misfit := model_misfit(str(task.get("dataset")), model)):
-        raise BadInput(
-            f"{where}.protocol: {block['protocol']!r}", f"its model {misfit}; leave it out, or set model.name"
-        )

@@ -1,4 +1,4 @@
-"""Checks of what a partition rule returns: rows of the data set, each in one part, and rows for every client."""
+"""Checks of partition rules: whole numbers among their options, and the rows that they give to clients."""
 
 from collections import Counter
 from itertools import combinations
@@ -8,13 +8,28 @@ import numpy as np
 
 from fedweave.data.base import RAGGED, Dataset, Partition, find_repeated_row
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_value
 
 CONTENTS = {
     "images": "rows: leave nodes, edges and layout out",
     "graph": "subgraphs: give nodes and edges",
     "series": "windows: give layout, with window, horizon and stride",
 }
+
+
+def check_integer(key: str, value: Any, low: int, high: int | None = None, block: str = "partition") -> int:
+    """`value` of `key` in `block` if it is a whole number in [low, high].
+
+    Raises:
+        BadInput: otherwise.
+    """
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and value >= low and (high is None or value <= high):
+        return int(value)
+    bound = f"at least {low}" + ("" if high is None else f" and at most {high}")
+    if value is None:
+        raise BadInput(f"{block}.{key}: missing; give a whole number, {bound}")
+    raise BadInput(f"{block}.{key}: {format_value(value)} must be a whole number, {bound}")
 
 
 def check_partition(partition: Any, dataset: Dataset, clients: int | None, rule: str) -> Partition:

@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from fedweave.data.partitions.options import check_integer
+from fedweave.data.partitions.checks import check_integer
 from fedweave.data.partitions.quotas import (
     allocate_rows,
     assign_classes,

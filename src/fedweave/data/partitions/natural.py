@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from fedweave.data.base import Dataset, Partition, Rows
-from fedweave.data.partitions.options import check_integer
+from fedweave.data.partitions.checks import check_integer
 from fedweave.data.partitions.registry import rule
 from fedweave.data.partitions.splits import Shares, Split, ValShare, chronological_parts, parse_split, random_parts
 from fedweave.errors import BadInput

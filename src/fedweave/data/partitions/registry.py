@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from fedweave.data.base import Dataset, Kind, Partition
 from fedweave.data.partitions import checks
-from fedweave.data.partitions.options import check_integer, check_option
+from fedweave.data.partitions.checks import check_integer
 from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.registry import check_name, error_line, register, users_file
 from fedweave.settings import REQUIRED, Setting, describe
@@ -89,7 +89,7 @@ def partition(
     clients = check_integer("clients", clients, 1, None if TRAITS[name].owners else len(dataset.x))
     seed = check_integer("seed", seed, 0)
     for key, value in options.items():
-        check_option(known[key], value, f"partition.{key}")
+        known[key].check(value, f"partition.{key}")
     missing = [key for key, setting in known.items() if setting.default is REQUIRED and key not in options]
     if missing:
         raise BadInput(f"partition.{missing[0]}: missing; {name} needs a value")

@@ -1,4 +1,4 @@
-"""Copy of one file from a folder or over HTTP: checked, resumed, and never left incomplete under its name."""
+"""Copy of one file from a folder or over HTTP: checked, and never left incomplete under its name."""
 
 import gzip
 import hashlib
@@ -6,11 +6,11 @@ import re
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 from urllib.parse import quote
 
 from fedweave.errors import BadInput, format_value
@@ -19,6 +19,7 @@ from fedweave.files.atomic import atomic_path, write_atomic
 Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
 CHUNK = 1 << 16
 ATTEMPTS = 3
+BROKEN = ("ConnectionError", "ConnectTimeout", "ReadTimeout", "ChunkedEncodingError")  # of requests: tried again
 TIMEOUT = 30.0  # seconds without a byte after which a connection is given up
 MAX_SIDECAR_BYTES = 4096  # bytes of a file that holds a sum
 SUM = re.compile(rb"[0-9a-fA-F]{64}(?=\s|$)")
@@ -94,65 +95,49 @@ def fetch_published_digest(source: str, target: Path) -> str:
 
 
 def fetch(source: str, target: Path, expected: str | None, progress: Progress | None) -> None:
-    """Put a checked copy of `source` at `target`; continue a partial copy if `expected` can check the result.
+    """Put a checked copy of `source` at `target`; after a connection breaks off, it begins again.
 
     Raises:
-        SourceError: the source does not exist, breaks off, or has another digest.
+        SourceError: the source does not exist, breaks off, is empty, or has another digest.
     """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with _open_source(source) as (blocks, total), atomic_path(target) as temporary:
+                done = 0
+                with temporary.open("wb") as file:
+                    for block in blocks:
+                        done += file.write(block)
+                        if progress:
+                            progress(target.name, done, total)
+                if not done or not matches(temporary, expected):
+                    raise SourceError(f"{source} ({f'damaged: not {expected}' if expected else 'empty'})")
+            return
+        except (OSError, ValueError) as error:  # a name that is too long, or what requests raises of a server
+            if attempt == ATTEMPTS or type(error).__name__ not in BROKEN:
+                raise SourceError(f"{format_value(source)[1:-1]} ({_reason(error)})") from error
+
+
+@contextmanager
+def _open_source(source: str) -> Iterator[tuple[Iterator[bytes], int | None]]:
+    """The blocks of a file or of an answer, and the bytes of all if they are known."""
     if not is_url(source):
-        _copy(Path(source), target, expected, progress)
+        if not Path(source).is_file():
+            raise SourceError(f"{source} (not there)")
+        with Path(source).open("rb") as reader:
+            yield iter(partial(reader.read, CHUNK), b""), Path(source).stat().st_size
         return
-    part = target.with_name(f".{target.name}.part")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    if expected is None:
-        part.unlink(missing_ok=True)
-    resumed = part.exists()
-    try:
-        _download(source, part, progress, target.name)
-    except SourceError:
-        if expected is None or (part.exists() and not part.stat().st_size):  # nothing to continue from
-            part.unlink(missing_ok=True)
-        raise
-    if part.stat().st_size and matches(part, expected):
-        part.replace(target)
-        return
-    part.unlink()
-    if not resumed:
-        raise SourceError(f"{source} ({f'damaged: not {expected}' if expected else 'empty'})")
-    fetch(source, target, expected, progress)  # the old part was damaged: once more from the start
-
-
-def _download(url: str, part: Path, progress: Progress | None, name: str) -> None:
-    """Append to `part` until the file is complete; connect again after a connection breaks off."""
     import requests  # here, because few programs that import fedweave download anything
 
-    for attempt in range(1, ATTEMPTS + 1):
-        start = part.stat().st_size if part.exists() else 0
-        headers = {"User-Agent": "fedweave", "Accept-Encoding": "identity"}
-        headers |= {"Range": f"bytes={start}-"} if start else {}
-        try:
-            with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-                if start and response.status_code == requests.codes.requested_range_not_satisfiable:
-                    part.unlink()  # it is longer than the file: begin again
-                    continue
-                _check_answer(url, response.url, response.status_code)
-                start = start if response.status_code == requests.codes.partial_content else 0
-                length = response.headers.get("Content-Length", "")
-                total = start + int(length) if length.isdecimal() else None
-                with part.open("ab" if start else "wb") as file:
-                    _write_blocks(response.iter_content(CHUNK), file, progress, (name, total), start)
-            return
-        except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-            if attempt == ATTEMPTS:
-                raise SourceError(f"{url} ({_reason(error)})") from error
-        except (requests.RequestException, ValueError) as error:  # ValueError: an address that cannot be parsed
-            raise SourceError(f"{url} ({_reason(error)})") from error
-    raise SourceError(f"{url} (HTTP 416)")
+    headers = {"User-Agent": "fedweave", "Accept-Encoding": "identity"}
+    with requests.get(source, headers=headers, stream=True, timeout=TIMEOUT) as response:
+        _check_answer(source, response.url, response.status_code)
+        length = response.headers.get("Content-Length", "")
+        yield response.iter_content(CHUNK), int(length) if length.isdecimal() else None
 
 
 def _check_answer(url: str, answered: str, status: int) -> None:
     """Refuse an answer without the file, and one that came unencrypted to an encrypted request: it can be forged."""
-    if status not in (200, 206):
+    if status != 200:
         raise SourceError(f"{url} (HTTP {status})")
     if url.lower().startswith("https:") and not answered.lower().startswith("https:"):
         raise SourceError(f"{url} (redirects to {format_value(answered)}, which is not encrypted)")
@@ -163,31 +148,6 @@ def _reason(error: Exception) -> str:
     inner = error.args[0] if error.args and isinstance(error.args[0], Exception) else error
     text = str(getattr(inner, "reason", inner)).split("): ", 1)[-1]
     return f"broke off: {text}" if "IncompleteRead" in text else format_value(text)[1:-1]
-
-
-def _copy(source: Path, target: Path, expected: str | None, progress: Progress | None) -> None:
-    try:
-        if not source.is_file():
-            raise SourceError(f"{source} (not there)")
-        with source.open("rb") as reader, atomic_path(target) as temporary:
-            with temporary.open("wb") as writer:
-                blocks = iter(partial(reader.read, CHUNK), b"")
-                _write_blocks(blocks, writer, progress, (target.name, source.stat().st_size))
-            if not matches(temporary, expected):
-                raise SourceError(f"{source} (damaged: not {expected})")
-    except OSError as error:  # such as a name that is too long
-        raise SourceError(f"{format_value(str(source))} ({error})") from error
-
-
-def _write_blocks(
-    blocks: Iterable[bytes], file: BinaryIO, progress: Progress | None, about: tuple[str, int | None], done: int = 0
-) -> None:
-    """Write `blocks` behind the first `done` bytes of a file; `about` is its name and its size in bytes."""
-    for block in blocks:
-        done += len(block)
-        file.write(block)
-        if progress:
-            progress(about[0], done, about[1])
 
 
 def extract(archive: Path, members: dict[str, Path]) -> None:
