@@ -41,7 +41,8 @@ flower: .flower/.ready  ## the environment of a federation's hosts, with Flower:
 repro: $(READY)  ## reproduce the study: data, partitions, tuning, training, comparison, report
 	@git rev-parse --git-dir >/dev/null 2>&1 || grep -qs no_scm .dvc/config .dvc/config.local || { echo "error: $(CURDIR): is not a checkout \
 	  of git, which DVC asks for; make it one (git init), or tell DVC that there is none (dvc config core.no_scm true)" | tr -s '\t ' ' ' >&2; exit 2; }
-	@exec python -IS pipelines/launching/reproduce.py $(STUDY)
+	@$(if $(STUDY),python -m fedweave.pipelines.commands.main study use $(STUDY))
+	@exec python -m fedweave.pipelines.launching.reproduce
 
 test: $(READY)  ## the tests of the code
 	@python tools/run_tests.py $(ARGS)

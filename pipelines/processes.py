@@ -21,8 +21,6 @@ from fedweave.processes.signals import die_with_parent
 from .paths import STATE
 
 GRACE = 10.0  # seconds between asking a process group to end and killing it
-INTERRUPT_GRACE = 60.0  # seconds that a command has to end its work after Ctrl-C
-
 
 _OWNERS: "WeakSet[ChildProcesses]" = WeakSet()
 
@@ -86,22 +84,6 @@ def end_all() -> None:
     """End the children of all owners in this process; may be called from any thread."""
     for owner in tuple(_OWNERS):
         owner.end()
-
-
-def run_to_end(command: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()) -> int:
-    """Run `command` with the streams of this process; returns its exit code.
-
-    On Ctrl-C, which a terminal sends to both, the command has `INTERRUPT_GRACE` seconds to end what it has
-    started. A second Ctrl-C kills it.
-    """
-    with subprocess.Popen(command, env=env, pass_fds=pass_fds) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-                return process.wait(INTERRUPT_GRACE)
-            process.kill()
-            raise
 
 
 def wait_measured(process: subprocess.Popen[str]) -> tuple[int, float]:

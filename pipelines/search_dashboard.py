@@ -1,8 +1,8 @@
 """Optuna's dashboard over every search of the study, on loopback.
 
 It shows a copy in memory that is updated from the searches, and refuses what would change it. Searches without a
-journal, as in a fresh clone after `dvc pull`, are read from the stage's output. Each search has its scores as
-attributes, and its objectives have names. Importances are shown only where there are enough trials for them.
+journal, as in a fresh clone after `dvc pull`, are read from the stage's output. Importances are shown only where there
+are enough trials for them.
 """
 
 import json
@@ -21,6 +21,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.storages import InMemoryStorage, JournalStorage
+from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -37,25 +38,22 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 OBJECTIVE_NAMES = {"score": "validation score", "bytes": "bytes of a repetition"}
-DECLARED, BEST = "declared score", "best score"  # attributes of a search
 UPDATE_INTERVAL = 2.0  # seconds between two readings of the journals
 READ_ONLY = "a copy to look at: change or delete a search with its study in params.yaml"
 IMPORTANCES = re.compile(r"/api/studies/(\d+)/param_importances")
 
 
 class SearchStorage(InMemoryStorage):
-    """Searches whose names in the list contain the declared score and the best one.
-
-    A card in the list shows only a name and a direction.
-    """
+    """Searches whose names in the list contain the score of the declared values and the best one."""
 
     def get_all_studies(self) -> list[FrozenStudy]:
-        """The searches, each with its scores in its name as soon as a trial has finished."""
+        """The searches. A card in the list shows only a name and a direction."""
         studies = super().get_all_studies()
         for study in studies:
-            scores = dict.fromkeys(study.user_attrs[name] for name in (DECLARED, BEST) if name in study.user_attrs)
-            if scores:
-                study.study_name += f": {' → '.join(scores)}"
+            finished = self.get_all_trials(study._study_id, False, (TrialState.COMPLETE,))
+            if scores := [trial.values[0] for trial in finished]:
+                best = max(scores) if study.directions[0] == StudyDirection.MAXIMIZE else min(scores)
+                study.study_name += f": {' → '.join(dict.fromkeys(f'{score:.4g}' for score in (scores[0], best)))}"
         return studies
 
 
@@ -79,7 +77,6 @@ class SearchReplica:
                 if str(trial.datetime_complete) not in copied:
                     copied.add(str(trial.datetime_complete))
                     copy.add_trial(_strip_client_scores(trial))
-                    self._describe(key, copy)
         return len(self._shown)
 
     def wrap(self, page: "WSGIApplication") -> "WSGIApplication":
@@ -110,22 +107,6 @@ class SearchReplica:
             copy.set_metric_names([OBJECTIVE_NAMES[name] for name in tune.objectives])
         return copy
 
-    def _describe(self, key: str, copy: optuna.Study) -> None:
-        """Set the attributes that the page of a search shows: method, number of trials, scores."""
-        finished = copy.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        count = len(copy.get_trials(deepcopy=False))
-        facts: dict[str, Any] = {
-            "method": self._study.runs[key].method,
-            "trials": f"{count}, {count - len(finished)} of them pruned",
-        }
-        if finished:
-            higher = copy.directions[0] == optuna.study.StudyDirection.MAXIMIZE
-            scores = [trial.values[0] for trial in finished]
-            facts |= {DECLARED: f"{scores[0]:.4g}", BEST: f"{(max if higher else min)(scores):.4g}"}
-        for fact, value in facts.items():
-            if copy.user_attrs.get(fact) != value:
-                copy.set_user_attr(fact, value)
-
     def _ended_trials(self, key: str) -> tuple[list[FrozenTrial], bool]:
         """The finished trials of a search in the order of their end, and whether more is better."""
         journal, name = search.journal_path(self._study, key), search.digest(self._study, key)
@@ -136,7 +117,7 @@ class SearchReplica:
             return read_stored_trials(self._study, key)
         optuna_study = optuna.load_study(study_name=name, storage=storage)
         ended = sorted(optuna_study.get_trials(states=search.DONE), key=lambda trial: str(trial.datetime_complete))
-        return ended, optuna_study.directions[0] == optuna.study.StudyDirection.MAXIMIZE
+        return ended, optuna_study.directions[0] == StudyDirection.MAXIMIZE
 
 
 def _strip_client_scores(trial: FrozenTrial) -> FrozenTrial:

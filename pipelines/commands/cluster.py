@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedweave.errors import BadInput, choose, format_count
 
-from .. import processes
+from ..launching import reproduce
 from . import studies
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def _finish(study: str) -> None:
             f"{format_count(len(stages), 'stage')} left to train; next: fedweave cluster submit {study}", soft_wrap=True
         )
         return
-    if exit_code := processes.run_to_end([sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]):
+    if exit_code := reproduce.reproduce():
         raise typer.Exit(exit_code)
 
 

@@ -1,7 +1,6 @@
 """`fedweave study`: show, select and run a study, or a part of it, by writing params.yaml."""
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedweave.errors import BadInput, Busy, choose, format_count
+from fedweave.errors import BadInput, choose, format_count
 from fedweave.files.atomic import write_atomic
 from fedweave.study import catalogue, outside, plugins, spec
 
-from .. import addresses, processes, signed_files
-from ..launching import locking
+from .. import addresses, signed_files
+from ..launching import locking, reproduce
 from ..paths import RESULTS
 from . import projects
 from .answers import recall
@@ -75,11 +74,10 @@ def run(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = Non
         raise BadInput(
             "study run: this folder is not a project (it has no dvc.yaml); go to one, or make one: fedweave init FOLDER"
         )
-    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     with switch_study(name, task, method, uses, force) as (content, lock):
         _warn_of_results(name, content)
         _warn_of_store(str(content["study"]))
-        exit_code = processes.run_to_end(command, locking.pass_to_child(lock), (lock,))
+        exit_code = reproduce.reproduce(lock)
     if exit_code:
         raise typer.Exit(exit_code)
 
@@ -116,15 +114,9 @@ def switch_study(
         Busy: another run is active here.
     """
     content = check_study(name, tasks, methods, uses)
-    try:
-        lock = locking.acquire()
-    except locking.LockError as error:
-        raise Busy(f"params.yaml: {error}") from error
-    try:
+    with locking.hold() as lock:
         _write(content, force)
         yield content, lock
-    finally:
-        os.close(lock)
 
 
 def _write(content: dict[str, Any], force: bool) -> None:

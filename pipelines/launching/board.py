@@ -1,4 +1,4 @@
-"""The end of `make repro`: print the leaderboard of the stage `report`, bring MLflow up to date, print links and time.
+"""The end of a reproduction: print the leaderboard of the stage `report`, synchronise MLflow, print links and time.
 
 Where nothing has changed, it imports none of the code that makes the leaderboard and the record in MLflow.
 """
@@ -8,18 +8,16 @@ import sys
 import time
 from pathlib import Path
 
-from fedweave.errors import BadInput
-
-from .. import ROOT, paths
+from .. import paths
 from ..addresses import is_reachable, mlflow_address, start_command
 from ..mlflow_records import stamp, synchronise
 from .lines import format_duration
 
 
-def main(start: str = "") -> None:
+def main(start: float) -> None:
     """Finish a reproduction of params.yaml's study; `start` is when it began, in seconds since 1970."""
     study = paths.current_study()
-    folder = Path("results", study)
+    folder = paths.RESULTS / study
     show(folder / "leaderboard.txt")
     store = os.environ.get(synchronise.STORE, "")
     if study:
@@ -27,8 +25,7 @@ def main(start: str = "") -> None:
     if study and stamp.is_current(folder, study, store) and is_reachable(store):
         for task, link in stamp.links(study).items():
             print(f"{task} in MLflow ({start_command('ui')}): {mlflow_address()}/{link}")
-    if start:
-        print(f"all in {format_duration(time.time() - float(start))}")
+    print(f"all in {format_duration(time.time() - start)}")
 
 
 def show(file: Path) -> None:
@@ -38,11 +35,3 @@ def show(file: Path) -> None:
         os.spawnv(os.P_WAIT, sys.executable, [sys.executable, "-m", "fedweave.pipelines.stages.leaderboard"])
         return
     print(file.read_text(encoding="utf-8"), end="", flush=True)
-
-
-if __name__ == "__main__":
-    os.chdir(ROOT)
-    try:
-        main(*sys.argv[1:])
-    except BadInput as error:
-        sys.exit(f"error: {error}")

@@ -6,7 +6,8 @@ While a stage runs, a terminal shows a progress line, and other outputs get a li
 import os
 import re
 import time
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 RUNNING = re.compile(r"Running stage '(.+)':$")
 RESTORED = re.compile(r"Stage '(.+)' is cached - skipping run")
@@ -22,17 +23,10 @@ INTERRUPTED = ("exited with 130", "exited with -2", "interrupted by the user")
 FAILURES = ("failed", "stopped")
 
 
-def count_stages(params: str) -> int:
-    """How many stages the study of params.yaml has, without a YAML library: exact for files that fedweave wrote."""
-    total = SINGLE
-    for name, stages in BLOCKS.items():
-        block = re.search(rf"^{name}:(.*(?:\n[ #].*)*)", params, re.M)
-        text = block[1].strip() if block else ""
-        if text.startswith("["):
-            total += stages * len([word for word in text.strip("[]").split(",") if word.strip()])
-        elif block and not text.startswith("{"):
-            total += stages * len(re.findall(r"^  [^\s#]", block[1], re.M))
-    return total
+def count_stages(params: Mapping[str, Any]) -> int:
+    """How many stages the study of params.yaml has."""
+    blocks = ((params.get(name), stages) for name, stages in BLOCKS.items())
+    return SINGLE + sum(stages * len(block) for block, stages in blocks if isinstance(block, Mapping | list))
 
 
 def format_duration(seconds: float) -> str:

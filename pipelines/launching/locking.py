@@ -1,55 +1,50 @@
 """The lock of a folder: one command at a time writes params.yaml and dvc.lock, or runs stages between them.
 
-The kernel releases the lock when every process that has its handle has ended, for any reason. A command passes the
-handle to a process that it starts, by its number.
+The kernel releases the lock when every process that has its handle has ended, for any reason.
 """
 
-# ruff: noqa: PTH103, PTH107, PTH116, PTH123
-# pathlib would take longer to import than all of this, and `reproduce` imports it without the package.
-
-import fcntl
 import json
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-FOLDER = ".fedweave"
-LOCK = f"{FOLDER}/repro.lock"
-DVC_LOCK = ".dvc/tmp/rwlock"  # JSON: which process reads and writes what
-HANDLE_VARIABLE = "FEDWEAVE_LOCK"  # environment variable: the number of an inherited handle
+from fedweave.errors import Busy
+from fedweave.files.atomic import check_writable, try_lock
+
+from ..paths import STATE
+
+LOCK = STATE / "repro.lock"
+DVC_LOCK = Path(".dvc/tmp/rwlock")  # JSON: which process reads and writes what
 BUSY = "another run is active in this folder (process {}); wait until it has ended, then start this one again"
 
 
-class LockError(Exception):
-    """Another command has the lock; the message names its process."""
-
-
-def acquire() -> int:
-    """Take the lock of this folder; it is held as long as the returned handle is open here or in a child.
+@contextmanager
+def hold() -> Iterator[int]:
+    """Hold the lock of this folder; yields its handle, with which a child can hold it too.
 
     Raises:
-        LockError: another command has the lock, or DVC runs a stage.
-        OSError: the disk is full, or the folder cannot be written; it has the name of the file.
+        Busy: another command has the lock, or DVC runs a stage; the message names its process.
+        BadInput: the folder cannot be written.
+        OSError: the disk is full.
     """
-    if (handle := _inherited_handle()) is not None:
-        return handle
-    os.makedirs(FOLDER, exist_ok=True)
-    handle = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        _lock_exclusively(handle)
-    except OSError as error:
-        os.close(handle)
-        raise OSError(error.errno, error.strerror, error.filename or LOCK) from error
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
-
-
-def pass_to_child(handle: int) -> dict[str, str]:
-    """The environment of a child that inherits the lock."""
-    os.set_inheritable(handle, True)
-    return {**os.environ, HANDLE_VARIABLE: str(handle)}
+    check_writable(LOCK.parent)
+    with LOCK.open("a+", encoding="utf-8") as file:
+        if not try_lock(file):
+            file.seek(0)
+            raise Busy(BUSY.format(file.read(32) or "unknown"))
+        for process in _dvc_processes():
+            raise Busy(BUSY.format(process))
+        if sys.platform == "linux":  # DVC would wait for a killed process as long as it is a zombie
+            DVC_LOCK.unlink(missing_ok=True)
+        file.truncate(0)
+        try:
+            file.write(str(os.getpid()))
+            file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(LOCK)) from error
+        yield file.fileno()
 
 
 def busy_line() -> str:
@@ -57,34 +52,10 @@ def busy_line() -> str:
     return BUSY.format(next(iter(_dvc_processes()), "unknown"))
 
 
-def _inherited_handle() -> int | None:
-    """The handle that the parent has passed; its variable is removed, so that children do not get the handle too."""
-    with suppress(KeyError, ValueError, OSError):
-        handle = int(os.environ.pop(HANDLE_VARIABLE))
-        if os.path.samestat(os.fstat(handle), os.stat(LOCK)):
-            return handle
-    return None
-
-
-def _lock_exclusively(handle: int) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise LockError(BUSY.format(os.read(handle, 32).decode() or "unknown")) from None
-    for process in _dvc_processes():
-        raise LockError(BUSY.format(process))
-    if sys.platform == "linux":
-        with suppress(FileNotFoundError):  # DVC would wait for a killed process as long as it is a zombie
-            os.remove(DVC_LOCK)
-    os.ftruncate(handle, 0)
-    os.write(handle, str(os.getpid()).encode())
-
-
 def _dvc_processes() -> list[int]:
     """Numbers of the processes that hold DVC's lock, because DVC or a flow runs a stage."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        with open(DVC_LOCK, encoding="utf-8") as file:
-            locks = json.load(file)
+        locks = json.loads(DVC_LOCK.read_text(encoding="utf-8"))
         holders = [
             *locks["write"].values(),
             *(holder for holders_of_path in locks["read"].values() for holder in holders_of_path),
@@ -96,7 +67,6 @@ def _dvc_processes() -> list[int]:
 def _is_dvc(process: int) -> bool:
     """Whether the process with this number is one of DVC: the system uses numbers again."""
     try:
-        with open(f"/proc/{process}/cmdline", "rb") as file:
-            return b"dvc" in file.read()
+        return b"dvc" in Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:
         return False

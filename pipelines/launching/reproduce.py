@@ -1,105 +1,86 @@
-"""The command of `make repro`: `python -IS pipelines/launching/reproduce.py [STUDY]`.
+"""`make repro`, and the end of `fedweave study run`: DVC's stages, one line for each that runs, then the leaderboard.
 
-It starts `dvc repro`, shows one line for each stage that it runs, and is then replaced by `board`. Only one can run in
-a folder, and it ends with `make`. DVC ends with this process, and holds the lock (`locking`) as long as it runs. The
-output of DVC and the stages is stored in .fedweave/repro.log.
+Only one can run in a folder. DVC ends with this process, and has the folder's lock (`locking`) too, as long as it runs.
+The output of DVC and the stages is stored in .fedweave/repro.log.
 """
 
-# ruff: noqa: PTH100, PTH113, PTH120, PTH123
-# pathlib would take longer to import than all of this.
-
-import ctypes
-import errno
 import os
 import selectors
 import signal
+import subprocess
 import sys
 import time
-from typing import NoReturn
+from contextlib import nullcontext
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # without the package, whose import takes longer
-import launcher  # isort: skip
-import lines  # isort: skip
-import locking  # isort: skip
+from fedweave.errors import BadInput, exit_code
+from fedweave.files.atomic import user_errors
+from fedweave.processes.signals import die_with_parent
+from fedweave.study.config import read_yaml
+from fedweave.study.spec import PARAMS
 
-LOG = ".fedweave/repro.log"
-PARAMS = "params.yaml"
-PR_SET_PDEATHSIG = 1
-# Errors that the user can fix: a full disk, a quota, a folder that is read-only or of another user, a file in the place
-# of a folder or the reverse.
-WRITE_ERRORS = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EEXIST,
-    errno.ENOTDIR,
-    errno.EISDIR,
-}
+from .. import addresses, linked, paths
+from . import board, lines, locking
+
+LOG = paths.STATE / "repro.log"
 
 
-def main(study: str = "") -> NoReturn:
-    """Bring params.yaml's study up to date, after switching to `study` if one is named."""
-    _end_with_parent()
-    try:
-        handle = locking.acquire()
-    except locking.LockError as error:
-        sys.exit(f"error: {error}")
-    _check_ports()
-    environment = locking.pass_to_child(handle)  # DVC inherits the handle, too
-    if study:
-        command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", study]
-        _, status = os.waitpid(os.posix_spawn(sys.executable, command, environment), 0)
-        if status:
-            sys.exit(os.waitstatus_to_exitcode(status))
-    launcher.check_package()
-    if not os.path.isfile(PARAMS):
-        known = (name for name in ("quick", "first") if os.path.isfile(f"studies/{name}.yaml"))
-        print(f"error: {PARAMS}: not found; write it with: fedweave study use {next(known, 'NAME')}", file=sys.stderr)
-        sys.exit(2)
+def reproduce(lock: int | None = None) -> int:
+    """Bring the study of params.yaml up to date; returns an exit code, which is 130 after Ctrl-C.
+
+    Args:
+        lock: handle of the folder's lock, if the caller has it.
+
+    Raises:
+        BadInput: there is no params.yaml, a port is not valid, or another package than this one makes the stages.
+        Busy: another command runs stages here.
+    """
     start = time.time()
-    status = _follow(*_start([sys.executable, "-m", "dvc", "repro"]))
-    if status:
-        os._exit(status if status > 0 else 128 - status)
-    os.execv(sys.executable, [sys.executable, "-m", "fedweave.pipelines.launching.board", str(start)])
+    addresses.mlflow_address()  # refuse a wrong port now: the link to MLflow is printed after all the work
+    if line := linked.difference():
+        raise BadInput(line)
+    total = lines.count_stages(read_yaml(PARAMS))
+    with locking.hold() if lock is None else nullcontext(lock) as handle:
+        code = _run_dvc(handle, total)
+        if not code:
+            board.main(start)
+    return code
 
 
-def _check_ports() -> None:
-    """Refuse a wrong MLFLOW_PORT now; otherwise `board` would refuse it after all the work, when it prints links."""
-    text = os.environ.get("MLFLOW_PORT") or "5000"
-    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= 65535):
-        print(f"error: MLFLOW_PORT: {text[:100]!r} is not a port; give 1 to 65535", file=sys.stderr)
-        sys.exit(2)
-
-
-def _start(command: list[str]) -> tuple[int, int, int]:  # noqa: RET503  # what is executed does not return
-    """Start `command`, which ends with this process; returns its number and the pipes of its output and errors."""
-    own_process = os.getpid()
-    output, errors = os.pipe(), os.pipe()
-    child = os.fork()
-    if child:
-        os.close(output[1])
-        os.close(errors[1])
-        return child, output[0], errors[0]
-    _end_with(own_process)
-    os.dup2(output[1], 1)
-    os.dup2(errors[1], 2)
-    os.execve(command[0], command, {**os.environ, "PYTHONUNBUFFERED": "1"})
-
-
-def _follow(child: int, output: int, errors: int) -> int:
-    """Show and log the output of `child` until it ends; returns its exit code, below zero for a signal.
+def _run_dvc(lock: int, total: int) -> int:
+    """Run `dvc repro` with the folder's lock, and show and log its output; returns its exit code.
 
     After Ctrl-C, the code is 130, for which DVC has others.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
-    with open(PARAMS, encoding="utf-8", errors="replace") as file:  # a stage refuses what is not text
-        view = lines.ProgressView(sys.stdout, sys.stderr, lines.count_stages(file.read()))
-    selector, incomplete = selectors.DefaultSelector(), {output: b"", errors: b""}
-    with open(LOG, "wb") as log:
-        for pipe, show in ((output, view.show_output), (errors, view.show_error)):
-            selector.register(pipe, selectors.EVENT_READ, show)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dvc", "repro"],
+        bufsize=0,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        pass_fds=(lock,),
+        preexec_fn=die_with_parent,
+    )
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
+    try:
+        view = lines.ProgressView(sys.stdout, sys.stderr, total)
+        _follow(process, view)
+        status = process.wait()
+        view.end(status)
+    finally:
+        signal.signal(signal.SIGINT, interrupt)
+    if status and view.was_interrupted:
+        return 128 + signal.SIGINT
+    return status if status >= 0 else 128 - status
+
+
+def _follow(process: "subprocess.Popen[bytes]", view: lines.ProgressView) -> None:
+    """Show and log the lines of `process` until it closes its output and its errors."""
+    selector = selectors.DefaultSelector()
+    for stream, show in ((process.stdout, view.show_output), (process.stderr, view.show_error)):
+        assert stream is not None
+        selector.register(stream, selectors.EVENT_READ, show)
+    incomplete = {key.fd: b"" for key in selector.get_map().values()}
+    with LOG.open("wb") as log:
         while selector.get_map():
             view.show_running()
             for key, _ in selector.select(lines.MESSAGE_INTERVAL):
@@ -110,35 +91,15 @@ def _follow(child: int, output: int, errors: int) -> int:
                 for line in [*complete, *([] if content else [incomplete[key.fd]])]:
                     key.data(line.decode(errors="replace"))
                 if not content:
-                    selector.unregister(key.fd)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    view.end(status)
-    return 128 + signal.SIGINT if status and view.was_interrupted else status
-
-
-def _end_with_parent() -> None:
-    """Let the kernel end this process when its parent ends, also after `execv` (on Linux; elsewhere nothing)."""
-    _end_with(os.getppid())
-
-
-def _end_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:
-        sys.exit(128 + signal.SIGTERM)
-
-
-def _error_line(error: OSError) -> str:
-    """A message about a file that cannot be written, which is the log where the error does not name it."""
-    advice = "free space, or make its folder one that can be written, and run this again"
-    return f"error: {error.filename or LOG}: cannot be written ({error.strerror}); {advice}"
+                    selector.unregister(key.fileobj)
 
 
 if __name__ == "__main__":
+    die_with_parent()  # such as make
     try:
-        main(*sys.argv[1:])
-    except OSError as file_error:
-        if file_error.errno not in WRITE_ERRORS:
-            raise
-        print(_error_line(file_error), file=sys.stderr)
-        sys.exit(2)
+        with user_errors():
+            code = reproduce()
+    except BadInput as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = exit_code(error)
+    sys.exit(code)

@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 
 from fedweave.errors import BadInput
@@ -41,26 +40,10 @@ def run_here(folder: Path, study: str) -> None:
     tracking.try_log_study(folder)
 
 
-@contextmanager
-def run_in_fork(folder: Path, study: str) -> Iterator[None]:
-    """Synchronise in a forked process while the block runs; the block ends after it. A failure is one line."""
-
-    def report_loss() -> None:
-        stamp.report_failure(f"its process was lost; later: fedweave log {study}")
-
-    if not is_due(folder, study):
-        yield
-        return
-    from fedweave.processes import parallel
-
-    with parallel.run_in_background(partial(run_here, folder, study), report_loss):
-        yield
-
-
 def run_in_subprocess(folder: Path, study: str) -> None:
-    """Synchronise in a process of its own, for callers that have not imported PyTorch; a failure is one line."""
-    if is_due(folder, study):
-        subprocess.run([sys.executable, "-m", __name__, str(folder), study], check=False)
+    """Synchronise in a process of its own, which may be lost; a failure is one line."""
+    if is_due(folder, study) and subprocess.call([sys.executable, "-m", __name__, str(folder), study]):
+        stamp.report_failure(f"its process was lost; later: fedweave log {study}")
 
 
 def watch_results(folder: Path, end: threading.Event, pause: float = 5.0) -> threading.Thread:

@@ -1,4 +1,4 @@
-"""Artifacts of a flow run in Prefect's UI: progress, the leaderboard, figures, links to the runs in MLflow."""
+"""Artifacts of a flow run in Prefect's UI: progress, the leaderboard, figures, links to MLflow."""
 
 import base64
 import re
@@ -7,24 +7,18 @@ from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from prefect.artifacts import (
-    create_link_artifact,
     create_markdown_artifact,
     create_progress_artifact,
     create_table_artifact,
     update_progress_artifact,
 )
 
-from fedweave.errors import BadInput
-
 from .. import addresses, paths
-from ..mlflow_records import owner
+from ..mlflow_records import stamp
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
-
     from fedweave.results import Study, Tables
 
-PARENT = "mlflow.parentRunId"
 SVG = "image/svg+xml"
 # Prefect cuts a table that is wider than its page, and a description at the end of its line.
 ABOUT = "verdict: against the leader of the task; ▲ better, ▽ worse, ≈ equivalent (margin: {margins}), ? open: {open}"
@@ -75,9 +69,11 @@ class RoundProgress:
 
 
 def publish(study: str) -> None:
-    """Create artifacts of results/<study>, if it has results: the leaderboard, figures, and links to its runs."""
+    """Create artifacts of results/<study>, if it has results: the leaderboard, figures, and links to MLflow."""
     folder = paths.RESULTS / study
-    create_link_artifact(addresses.mlflow_address(), link_text=f"the runs of {study} in MLflow", key="mlflow")
+    pages = {f"the runs on {task}": page for task, page in stamp.links(study).items()} or {f"the runs of {study}": ""}
+    links = [f"- [{text} in MLflow]({addresses.mlflow_address()}/{page})" for text, page in pages.items()]
+    create_markdown_artifact("\n".join(links), key="mlflow", description=f"the runs of {study}, best method first")
     if not (folder / "leaderboard.csv").is_file():
         return
     from fedweave import results
@@ -95,11 +91,6 @@ def publish(study: str) -> None:
     create_markdown_artifact(
         "\n\n".join(pictures), key="figures", description=f"figures of {study}; the report has more"
     )
-    runs = list(_runs(study))
-    if runs:
-        create_markdown_artifact(
-            "\n".join(_table(runs)), key="runs", description=f"the runs of {study}, each as a link into MLflow"
-        )
 
 
 def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
@@ -164,38 +155,3 @@ def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
 
 def _data_url(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
-
-
-def _runs(study: str) -> Iterator["Run"]:
-    """This project's current runs of `study` in MLflow, without single seeds; none if MLflow's store is damaged.
-
-    The synchronisation has reported a damaged store.
-    """
-    from mlflow import MlflowClient, get_tracking_uri
-
-    try:
-        addresses.check_store(get_tracking_uri())
-        own_runs = owner.project_filter(owner.name_in_store(get_tracking_uri()))
-    except BadInput:
-        return
-    client = MlflowClient()
-    experiment = client.get_experiment_by_name(study)
-    if experiment is not None:
-        conditions = " AND ".join(filter(None, ["tags.record = 'current'", own_runs]))
-        runs = client.search_runs(
-            [experiment.experiment_id], conditions, order_by=["tags.`mlflow.runName`"], max_results=5000
-        )
-        yield from (run for run in runs if PARENT not in run.data.tags)
-
-
-def _table(runs: list["Run"]) -> Iterator[str]:
-    yield from ("| run | state | finished (UTC) |", "| --- | --- | --- |")
-    for run in runs:
-        link = f"{addresses.mlflow_address()}/{addresses.page(run.info.experiment_id, run.info.run_id)}"
-        yield f"| [{run.info.run_name}]({link}) | {run.info.status} | {_format_time(run.info.end_time)} |"
-
-
-def _format_time(milliseconds: int | None) -> str:
-    from datetime import UTC, datetime
-
-    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S}" if milliseconds else ""

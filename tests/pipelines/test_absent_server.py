@@ -12,9 +12,9 @@ import pytest
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.pipelines import addresses, processes
+from fedweave.pipelines import addresses
 from fedweave.pipelines.commands import studies
-from fedweave.pipelines.launching import board
+from fedweave.pipelines.launching import board, reproduce
 from fedweave.pipelines.mlflow_records import stamp, tracking
 from fedweave.pipelines.stages import leaderboard, report
 from tests.mlflow_store import small
@@ -60,7 +60,7 @@ def test_a_reproduction_shows_its_leaderboard_and_no_link(
     monkeypatch.setattr(report, "write_board", lambda *_: (folder / "leaderboard.txt").write_text("best\n"))
     report.main("toy")
     assert capfd.readouterr().err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
-    board.main(str(time.time()))
+    board.main(time.time())
     captured = capfd.readouterr()
     assert captured.err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
     assert [words.partition(" in ")[0] for words in captured.out.splitlines()] == ["best", "all"]
@@ -78,11 +78,11 @@ def test_no_link_leads_to_a_server_that_has_ended(
     Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     digest = stamp.results_digest(board_file.parent)
     stamp.write(digest, "toy", absent_server, {"blobs": "#/one"}, "")
-    board.main()
-    assert capfd.readouterr().out == "best\n"
+    board.main(time.time())
+    assert capfd.readouterr().out.startswith("best\nall in ")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     stamp.write(digest, "toy", "sqlite:///mlflow.db", {"blobs": "#/one"}, "")
-    board.main()
+    board.main(time.time())
     assert "blobs in MLflow" in capfd.readouterr().out
 
 
@@ -96,7 +96,7 @@ def test_a_warning_comes_before_a_study_runs(
     monkeypatch.chdir(tmp_path)
     Path("dvc.yaml").touch()
     monkeypatch.setattr(studies, "switch_study", lambda *_: nullcontext(({"study": "toy", "runs": {}}, 0)))
-    monkeypatch.setattr(processes, "run_to_end", started)
+    monkeypatch.setattr(reproduce, "reproduce", started)
     studies.run("toy")
 
 

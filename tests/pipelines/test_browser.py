@@ -176,7 +176,7 @@ def test_prefect_shows_the_leaderboard_figures_and_links_to_mlflow(site: Site) -
     site.page(artifact(site, "leaderboard"), "FedAvg", "accuracy", "worst 10 %", "nothing to compare with")
     figures = site.page(artifact(site, "figures"), "data:image/svg+xml;base64,", "data:image/png;base64,")
     assert figures.count("<img ") >= 3
-    links = site.page(artifact(site, "runs"), "digits-fedavg", f"{site.mlflow}/#/experiments/")
+    links = site.page(artifact(site, "mlflow"), "the runs on digits in MLflow", f"{site.mlflow}/#/experiments/")
     address = links.partition(f'href="{site.mlflow}')[2].partition('"')[0]
     site.page(site.mlflow + address, "digits-fedavg", "accuracy")
 

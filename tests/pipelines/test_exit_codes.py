@@ -12,7 +12,12 @@ import yaml
 from servers import process, until
 
 ROOT = Path(__file__).resolve().parents[2]
-HOLD = "import time; from fedweave.pipelines.launching import locking; locking.acquire(); print(1); time.sleep(99)"
+HOLD = """import time
+from fedweave.pipelines.launching import locking
+with locking.hold():
+    print(1)
+    time.sleep(99)
+"""
 # SIGINT has its usual effect again, as in a terminal: the tests themselves may run in the background of a shell.
 IN_TERMINAL = """
 import os, signal, sys
@@ -72,5 +77,5 @@ def test_another_run_in_the_folder_is_no_wrong_input(tmp_path: Path) -> None:
     with process([sys.executable, "-c", HOLD], tmp_path, environment, tmp_path / "log") as other:
         assert until((tmp_path / "log").read_text), "nobody has the lock"
         refused, wrong = use("mine.yaml"), use("nosuch.yaml")
-    assert refused.stderr.startswith(f"error: params.yaml: another run is active in this folder (process {other.pid})")
+    assert refused.stderr.startswith(f"error: another run is active in this folder (process {other.pid})")
     assert (refused.returncode, wrong.returncode) == (1, 2)

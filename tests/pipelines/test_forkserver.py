@@ -169,7 +169,7 @@ def test_a_kill_of_any_process_ends_all_training(project: Project, victim: str) 
     endless["tune"]["spaces"]["fedavg"] = {"train.lr": {"low": 0.01, "high": 0.1}}
     (project.folder / "params.yaml").write_text(yaml.safe_dump(endless))
     mark = f"{os.getpid()}-{victim}"
-    makefile = "all:\n\t@exec python -IS pipelines/launching/reproduce.py\n"
+    makefile = "all:\n\t@exec python -m fedweave.pipelines.launching.reproduce\n"
     (project.folder / "Makefile").write_text(makefile)
     with (project.folder / "log").open("w") as log:
         make = subprocess.Popen(
@@ -194,7 +194,7 @@ def test_a_kill_of_any_process_ends_all_training(project: Project, victim: str) 
 def test_after_kills_the_next_run_succeeds(project: Project) -> None:
     """Leftovers of the killed processes, such as DVC's locks, need no repair by hand."""
     (project.folder / "params.yaml").write_text(study(["digits-fedavg"]))
-    command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
+    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     try:
         done = subprocess.run(
             command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
@@ -217,7 +217,7 @@ time.sleep(99)"""
     with subprocess.Popen([sys.executable, "-c", program], cwd=project.folder, stdout=subprocess.PIPE) as first:
         assert first.stdout
         first.stdout.readline()
-        command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
+        command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
         second = subprocess.run(
             command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
         )

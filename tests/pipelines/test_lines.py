@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 import yaml
 
-from fedweave.pipelines.commands import studies
 from fedweave.pipelines.launching import lines
 from tests.small_project import params, part
 
@@ -35,12 +34,12 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     "text", [(ROOT / "params.yaml").read_text(), params(), part("other", 3.0)], ids=["quick", "small", "part"]
 )
-def test_stages_are_counted_without_dvc_as_a_library(text: str) -> None:
+def test_stages_are_counted_without_dvc(text: str) -> None:
     content = yaml.safe_load(text)
     parts = (content["datasets"], content["tasks"], content["tasks"], content["runs"], content["ablate"])
     count = 5 + len(content.get("uses") or ()) + sum(map(len, parts))
-    assert lines.count_stages(text) == count
-    with_graphs = studies.dump({**content, "graphs": {"graph-1": "graphs/a.csv", "graph-2": "results/x/runs/y"}})
+    assert lines.count_stages(content) == count
+    with_graphs = {**content, "graphs": {"graph-1": "graphs/a.csv", "graph-2": "results/x/runs/y"}}
     assert lines.count_stages(with_graphs) == count + 2
 
 

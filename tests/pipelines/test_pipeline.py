@@ -147,7 +147,7 @@ def test_switching_studies_and_back_runs_nothing(project: Project) -> None:
 
 def reproduced(project: Project) -> list[str]:
     """The output lines of `make repro`."""
-    command = [sys.executable, "-IS", "pipelines/launching/reproduce.py"]
+    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     done = subprocess.run(
         command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
     )

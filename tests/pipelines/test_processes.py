@@ -91,53 +91,6 @@ def test_a_service_outlives_the_shell_that_started_it(is_service: bool) -> None:
             os.kill(orphan, signal.SIGKILL)
 
 
-# A command whose child does some work on Ctrl-C before it ends. Child and parent print when Ctrl-C may come.
-SLOW = """
-import time
-try:
-    print("ready", flush=True)
-    while True:
-        time.sleep(0.1)  # a signal just before one long sleep would be handled after it
-except KeyboardInterrupt:
-    {}
-"""
-PARENT = """
-import signal, sys
-from fedweave.pipelines import processes
-signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests themselves may run in the background of a shell
-processes.INTERRUPT_GRACE = float(sys.argv[2])
-class Announced(processes.subprocess.Popen):
-    waits = False
-    def wait(self, timeout=None):
-        if not self.waits:
-            self.waits = True
-            print("waits", flush=True)
-        return super().wait(timeout)
-processes.subprocess.Popen = Announced
-try:
-    print("code", processes.run_to_end([sys.executable, "-c", sys.argv[1]]), flush=True)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-"""
-
-
-@pytest.mark.parametrize(
-    ("on_interrupt", "grace", "lines"),
-    [
-        ("time.sleep(1); print('done', flush=True); raise SystemExit(5)", 60, ["done", "code 5"]),
-        ("time.sleep(60)", 1, ["interrupted"]),
-    ],
-)
-def test_a_command_may_end_its_work_on_ctrl_c(on_interrupt: str, grace: float, lines: list[str]) -> None:
-    """`subprocess.run` would kill it after a quarter of a second. A command that does not end is killed."""
-    command = [sys.executable, "-c", PARENT, SLOW.format(on_interrupt), str(grace)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
-        assert process.stdout is not None
-        assert {process.stdout.readline(), process.stdout.readline()} == {"ready\n", "waits\n"}
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.stdout.read().splitlines() == lines
-
-
 PROGRAM = """
 import atexit, sys
 from fedweave.pipelines.processes import exit_after

@@ -12,7 +12,6 @@ from mlflow.entities import Run
 from fedweave import results
 from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import owner, registry, tracking, versions, writer
-from fedweave.pipelines.scheduling import artifacts
 from tests import trained
 from tests.mlflow_store import logged, small
 
@@ -45,7 +44,8 @@ def test_projects_do_not_change_each_others_runs(store: str, tmp_path: Path, mon
         record = tracking.log_study(enter(place, monkeypatch) / "results" / "toy", store)
         assert (record.new, record.restored, record.superseded) == (0, 0, 0)
         names[place.name] = owner.name_in_store(store)
-        assert [run.info.run_id for run in artifacts._runs("toy")] == record.ids
+        own = [run for run in logged(store, "toy") if run.data.tags["project"] == names[place.name]]
+        assert {*record.ids} <= {run.info.run_id for run in own if run.data.tags["record"] == "current"}
     assert [name[:-8] for name in names.values()] == ["of-0-", "of-3-"]
     runs = logged(store, "toy")
     assert by_project(runs, "record") == {name: {"current": 2 * (1 + 2)} for name in names.values()}

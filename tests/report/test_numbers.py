@@ -66,7 +66,7 @@ def test_the_graph_is_the_mean_over_seeds_at_their_reported_rounds(
     runs = [run for run in study.runs if run.label == "FedAGHN"]
     stored_graphs = {run.name: results.graphs_by_seed(run) for run in runs}
     figures = graphs.graph_figures(runs, stored_graphs, tables.measures, tables.clients)
-    assert [figure.title for figure in figures] == ["FedAGHN"]
+    assert [figure["title"] for figure in figures] == ["FedAGHN"]
     expected = []
     for seed in runs[0].seeds:
         scores = tables.clients[(tables.clients["run"] == runs[0].name) & (tables.clients["seed"] == seed)]

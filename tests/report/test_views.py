@@ -18,15 +18,16 @@ def test_ablations_have_the_marks_of_the_legend(tmp_path: Path) -> None:
     """Tooltips have difference, interval, p and margin, and how many seeds would decide an open variant."""
     folder = write_study(tmp_path / "results" / "s", seeds=(0,), clients=4, rounds=2)
     cards = ablations.views(results.load_study(folder), plots.assign_styles([*SKILL])).cards
-    rows = {row.name: row for card in cards if card.figure.title.endswith("FedAGHN on blobs") for row in card.rows}
-    shown = {name: rows[name].mark for name in ("as declared", "without p", "frozen p, q", "depth = 5")}
+    drawn = [card for card in cards if card["figure"].title.endswith("FedAGHN on blobs")]
+    rows = {row["name"]: row for card in drawn for row in card["rows"]}
+    shown = {name: rows[name]["mark"] for name in ("as declared", "without p", "frozen p, q", "depth = 5")}
     assert shown == {"as declared": "", "without p": "▽", "frozen p, q": "?", "depth = 5": "≈"}
-    assert rows["frozen p, q"].title == (
+    assert rows["frozen p, q"]["title"] == (
         "open: neither a difference nor equivalence is shown; frozen p, q against as declared: "
         "1.20 points lower, 95 % interval 0.30 to 2.10 points lower, p = 0.4, margin 2.00; "
         "7 seeds would decide"
     )
-    assert {card.margin for card in cards} == {"1 point"}
+    assert {card["margin"] for card in cards} == {"1 point"}
 
 
 def test_the_declared_variant_has_a_ring(tmp_path: Path) -> None:

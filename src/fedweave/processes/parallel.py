@@ -1,20 +1,17 @@
 """Processes and memory: parallel repetitions, the threads of each, and reuse of freed memory."""
 
 import ctypes
-import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psutil
 
@@ -153,71 +150,37 @@ def _start_process(
     return child
 
 
-@contextmanager
-def run_in_background(job: Callable[[], object], on_failure: Callable[[], object]) -> Iterator[None]:
-    """Run `job` in a forked process while the block runs, and wait for it at the end of the block.
-
-    An error in the block ends the process. With one core, or where processes cannot fork, `job` runs after the block.
-
-    Args:
-        on_failure: called at the end if the process was killed, or if `job` raised an exception, which is printed.
-    """
-    if cores() < 2 or "fork" not in multiprocessing.get_all_start_methods():
-        yield
-        try:
-            job()
-        except Exception:  # an error of the job must not be one of the block, however many cores there are
-            traceback.print_exc()
-            on_failure()
-        return
-    process = multiprocessing.get_context("fork").Process(target=_run_bound_to_parent, args=(job, os.getpid()))
-    with block_interrupts():
-        process.start()
-    try:
-        yield
-        process.join()
-    finally:
-        process.kill()
-        process.join()
-    if process.exitcode:
-        on_failure()
+# In a process of `gather`: its jobs.
+_JOBS = list[Callable[[], Any]]()
 
 
 def gather(jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of all jobs (plain data, as in JSON), in order; the jobs run on all cores, in forked processes.
+    """The results of all jobs, in order; the jobs run on all cores, in forked processes, which pickle their results.
+
+    If one of these processes is killed, all jobs run here.
 
     Raises:
-        Exception: that of the first job that fails in this process too.
+        Exception: that of a job.
     """
     workers = min(cores(), len(jobs))
     if workers < 2 or "fork" not in multiprocessing.get_all_start_methods():
         return [job() for job in jobs]
-    with tempfile.TemporaryDirectory() as folder:
-        parts = min(len(jobs), PARTS * workers)
-
-        def run_parts(_worker: int) -> None:
-            for part in range(parts):
-                try:
-                    Path(folder, f"{part}.taken").touch(exist_ok=False)
-                except FileExistsError:  # by another process
-                    continue
-                unfinished = Path(folder, f"{part}.part")
-                unfinished.write_text(json.dumps([job() for job in jobs[part::parts]]), encoding="utf-8")
-                unfinished.rename(Path(folder, str(part)))  # so that the name exists only for a complete file
-
-        # A fork for each part would take longer than most parts: a large process takes 30 ms.
-        run_processes(run_parts, range(workers), workers)
-        return _merge_results([Path(folder, str(part)) for part in range(parts)], jobs)
+    size = -(-len(jobs) // (PARTS * workers))
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _take_jobs, (jobs, os.getpid())) as pool:
+        with block_interrupts():  # the processes are forked here
+            results = pool.map(_run_job, range(len(jobs)), chunksize=size)
+        with suppress(BrokenProcessPool):
+            return [*results]
+    return [job() for job in jobs]
 
 
-def _merge_results(files: Sequence[Path], jobs: Sequence[Callable[[], T]]) -> list[T]:
-    """The results of all jobs from the files of the parts; the jobs of a missing file run here."""
-    results: list[T | None] = [None] * len(jobs)
-    for part, file in enumerate(files):
-        part_jobs = jobs[part :: len(files)]
-        is_done = file.is_file()
-        results[part :: len(files)] = json.loads(file.read_text("utf-8")) if is_done else [job() for job in part_jobs]
-    return cast(list[T], results)
+def _take_jobs(jobs: Sequence[Callable[[], Any]], parent: int) -> None:
+    _JOBS[:] = jobs
+    _end_with(parent)
+
+
+def _run_job(number: int) -> Any:
+    return _JOBS[number]()
 
 
 def keep_memory() -> None:
@@ -237,12 +200,11 @@ def release_memory() -> None:
         trim(0)
 
 
-def _run_bound_to_parent(job: Callable[[], object], parent: int) -> None:
-    """Run `job` in a process that ends with its parent."""
+def _end_with(parent: int) -> None:
+    """Let this process end with its parent."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # the parent has ended while this process was starting
         os._exit(1)
-    job()
 
 
 def _run_in_child(
@@ -251,6 +213,7 @@ def _run_in_child(
     if inbox and writer:
         inbox.set_writer(writer)
     try:
-        _run_bound_to_parent(partial(job, item), parent)
+        _end_with(parent)
+        job(item)
     except Exception:
         os._exit(1)  # the caller gets the same error when it repeats the job

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -52,30 +52,6 @@ class Advice(Protocol):
     def graph(self) -> pd.DataFrame | None: ...
 
 
-class Bar(NamedTuple):
-    """The difference of one client: positions in its bar in percent of the width, texts, and style of the verdict."""
-
-    client: str
-    left: float
-    width: float
-    position: float
-    zero: float
-    text: str
-    span: str
-    verdict: str
-    style: str
-    score: str
-    local: str
-
-
-class Gains(NamedTuple):
-    """The bars of all clients for one method."""
-
-    method: str
-    label: str
-    bars: list[Bar]
-
-
 def build(advice: Advice) -> Path:
     """Write the page of a recommendation into its folder and return its path."""
     path = advice.folder / PAGE
@@ -122,17 +98,6 @@ def context(advice: Advice) -> dict[str, Any]:
     }
 
 
-class FirstScreen(NamedTuple):
-    """What `forest` of the report draws."""
-
-    picture: picture.Picture
-    metric: str
-    higher_is_better: bool
-    interval: str
-    margin: str
-    note: str
-
-
 def _split(text: str) -> tuple[str, str]:
     """(the answer itself, which is the first sentence or what stands before a colon; the rest)."""
     ends = [end for mark in (": ", ". ") if (end := text.find(mark)) >= 0]
@@ -140,9 +105,9 @@ def _split(text: str) -> tuple[str, str]:
     return text[:end], text[end:]
 
 
-def _first_screen(advice: Advice, study: results.Study, metric: str) -> FirstScreen:
-    """The picture of finalists and controls, with the verdicts of the recommendation: against the method that is best
-    on validation rows, and against local training.
+def _first_screen(advice: Advice, study: results.Study, metric: str) -> dict[str, Any]:
+    """What `forest` of the report draws: finalists and controls, with the verdicts of the recommendation: against the
+    method that is best on validation rows, and against local training.
     """
     board, margin = advice.board.rename(columns={"test": "mean"}).assign(metric=metric), study.margin(metric)
     leads, (low, high) = board[board["verdict"] == "leads"]["mean"], score_range(board)
@@ -170,7 +135,14 @@ def _first_screen(advice: Advice, study: results.Study, metric: str) -> FirstScr
     interval = "95 % interval" + " over clients" * int(len(advice.facts["seeds"]) == 1)
     exceptions = sorted({name for names in advice.facts["own"].values() for name in names})
     note = "Against Local: clients that do worse on validation rows keep their own model." if exceptions else ""
-    return FirstScreen(drawn, metric, study.runs[0].higher_is_better, interval, margin.describe(metric), note)
+    return {
+        "picture": drawn,
+        "metric": metric,
+        "higher_is_better": study.runs[0].higher_is_better,
+        "interval": interval,
+        "margin": margin.describe(metric),
+        "note": note,
+    }
 
 
 def _tiles(advice: Advice, clients: int) -> list[tuple[str, str]]:
@@ -194,8 +166,8 @@ def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
     }
 
 
-def _gains(advice: Advice, labels: dict[str, str], metric: str) -> Iterator[Gains]:
-    """The bars of every method, the recommended one first."""
+def _gains(advice: Advice, labels: dict[str, str], metric: str) -> Iterator[dict[str, Any]]:
+    """The bars of the clients for every method, the recommended one first; positions are in percent of the width."""
     if advice.clients.empty:
         return
     ends = advice.clients[["low", "high"]].to_numpy(dtype=float)
@@ -205,22 +177,22 @@ def _gains(advice: Advice, labels: dict[str, str], metric: str) -> Iterator[Gain
     for method in sorted(methods, key=lambda name: name != advice.method):
         rows = advice.clients[advice.clients["method"] == method].sort_values("difference", kind="stable")
         bars = [
-            Bar(
-                row["client"],
-                (row["low"] - low) * scale,
-                (row["high"] - row["low"]) * scale,
-                (row["difference"] - low) * scale,
-                -low * scale,
-                format_change(row["difference"], metric),
-                format_change_interval(row["low"], row["high"], metric),
-                row["verdict"],
-                STYLES.get(row["verdict"], "quiet"),
-                format_score(row["score"], np.nan, metric),
-                format_score(row["local"], np.nan, metric),
-            )
+            {
+                "client": row["client"],
+                "left": (row["low"] - low) * scale,
+                "width": (row["high"] - row["low"]) * scale,
+                "position": (row["difference"] - low) * scale,
+                "zero": -low * scale,
+                "text": format_change(row["difference"], metric),
+                "span": format_change_interval(row["low"], row["high"], metric),
+                "verdict": row["verdict"],
+                "style": STYLES.get(row["verdict"], "quiet"),
+                "score": format_score(row["score"], np.nan, metric),
+                "local": format_score(row["local"], np.nan, metric),
+            }
             for row in rows.to_dict("records")
         ]
-        yield Gains(method, labels[method], bars)
+        yield {"method": method, "label": labels[method], "bars": bars}
 
 
 def _graph(advice: Advice) -> str:

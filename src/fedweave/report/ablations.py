@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,33 +18,10 @@ from fedweave.results.marks import SYMBOLS
 from fedweave.results.verdicts import join_names
 
 
-class Variant(NamedTuple):
-    """A row: name, score, worst tenth, difference to the declared run, and its mark with style and title."""
-
-    name: str
-    declared: bool
-    score: str
-    worst10: str
-    difference: str
-    mark: str
-    style: str
-    title: str
-
-
-class Ablation(NamedTuple):
-    """One ablation: its figure, its rows, whether any of them was compared, why there is no verdict, and the margin."""
-
-    figure: PageFigure
-    rows: list[Variant]
-    compared: bool
-    reason: str
-    margin: str
-
-
 class Ablations(NamedTuple):
     """All ablations of a study: a card for each, and figures over several methods."""
 
-    cards: list[Ablation]
+    cards: list[dict[str, Any]]
     sweeps: list[PageFigure]
 
 
@@ -55,36 +32,38 @@ def views(study: Study, styles: Mapping[str, SeriesStyle]) -> Ablations:
     return Ablations(cards, list(_sweep_figures(table, styles)))
 
 
-def _card(study: Study, name: str, part: pd.DataFrame) -> Ablation:
+def _card(study: Study, name: str, part: pd.DataFrame) -> dict[str, Any]:
+    """One ablation: its figure, its rows, whether any was compared, why there is no verdict, and the margin."""
     first, metric = part.iloc[0], str(part["metric"].iloc[0])
     declared = str(part.loc[part["declared"] == 1, "variant"].iloc[0]) if part["declared"].any() else ""
     over = [word for word in part["over"].unique() if word]
     has_verdict = (part["verdict"] != "").any()
     figure = PageFigure(f"{name}: {first['method']} on {first['task']}", plots.ablation(part))
-    return Ablation(
-        figure,
-        [_row(row, declared) for row in part.to_dict("records")],
-        compared=bool(part["difference"].notna().any()),
-        reason="" if has_verdict or not over else f"{join_names(over)}: no verdict",
-        margin=study.margin(metric).describe(metric) if has_verdict else "",
-    )
+    return {
+        "figure": figure,
+        "rows": [_row(row, declared) for row in part.to_dict("records")],
+        "compared": bool(part["difference"].notna().any()),
+        "reason": "" if has_verdict or not over else f"{join_names(over)}: no verdict",
+        "margin": study.margin(metric).describe(metric) if has_verdict else "",
+    }
 
 
-def _row(row: Mapping[str, object], declared: str) -> Variant:
+def _row(row: Mapping[str, object], declared: str) -> dict[str, Any]:
+    """A variant: scores, difference to the declared run, and its mark with style and title."""
     number = {name: float(str(row[name])) for name in optional_files.NUMBERS}
     metric, word = str(row["metric"]), str(row["verdict"])
     compared = np.isfinite(number["difference"])
     test = {**number, "method": row["variant"], "other": declared, "verdict": word, "over": row["over"]}
-    return Variant(
-        str(row["variant"]),
-        bool(row["declared"]),
-        format_score(number["mean"], number["std"], metric),
-        format_score(number["worst10"], np.nan, metric),
-        format_change(number["difference"], metric),
-        SYMBOLS[word],
-        CSS_CLASSES[word],
-        describe_comparison(test, str(row["variant"]), metric) if compared else "",
-    )
+    return {
+        "name": str(row["variant"]),
+        "declared": bool(row["declared"]),
+        "score": format_score(number["mean"], number["std"], metric),
+        "worst10": format_score(number["worst10"], np.nan, metric),
+        "difference": format_change(number["difference"], metric),
+        "mark": SYMBOLS[word],
+        "style": CSS_CLASSES[word],
+        "title": describe_comparison(test, str(row["variant"]), metric) if compared else "",
+    }
 
 
 def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> Iterable[PageFigure]:

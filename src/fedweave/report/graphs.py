@@ -1,7 +1,7 @@
 """Who learns from whom on one task: collaboration graphs at the reported round and before, and maps of clients."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,18 +21,13 @@ DEFAULT_PREFIX = "client "  # prefix of the names of clients without names
 StoredGraphs = Mapping[str, Mapping[int, Graphs]]  # run -> seed -> its graphs
 
 
-class GraphFigures(NamedTuple):
-    """The graph of one run: large at the reported round with names, and small over rounds and layers."""
-
-    title: str
-    main: PageFigure
-    steps: PageFigure
-
-
 def graph_figures(
     runs: Sequence[Run], stored: StoredGraphs, measures: pd.DataFrame, chosen: pd.DataFrame
-) -> Iterable[GraphFigures]:
-    """A figure for every run with graphs, ordered by separation of the groups, then by variation between rows."""
+) -> Iterable[dict[str, Any]]:
+    """A title, a large figure at the reported round and small ones over rounds and layers, for every run with graphs.
+
+    They are ordered by separation of the groups, then by variation between rows.
+    """
     runs_with_graphs = [
         (run, final_graphs)
         for run in runs
@@ -46,7 +41,7 @@ def graph_figures(
             weights, names_of(run, len(weights)), group, [] if group is None else run.group_names(group)
         )
         main = PageFigure(run.label, figure, _caption(run, weights, final_graphs, measures))
-        yield GraphFigures(run.label, main, _steps(run, graphs))
+        yield {"title": run.label, "main": main, "steps": _steps(run, graphs)}
 
 
 def names_of(run: Run, count: int) -> list[str]:

@@ -1,6 +1,6 @@
 """The page as data for its template: an overview, the tasks, tuning, ablations, environment."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ from fedweave.plots import SeriesStyle
 from fedweave.report import ablations, optional_files, task_view
 from fedweave.report.summary import summary
 from fedweave.report.sweeps import sweeps
-from fedweave.report.task_view import TaskView
 from fedweave.results import EMPTY, Run, Study, Tables, format_score
 from fedweave.results.marks import REFERENCES
 from fedweave.results.ranking import Ranking
@@ -36,21 +35,6 @@ class OverviewRow(NamedTuple):
     part: str
 
 
-class SearchView(NamedTuple):
-    """One search as the page shows it: its trials as a figure, or (score, values) of each where they are few."""
-
-    run: str
-    method: str
-    declared: str
-    value: str
-    sent: str
-    best: list[tuple[str, str]]
-    budget: str
-    trials: list[tuple[str, list[tuple[str, str]]]]
-    svg: str
-    importance: str
-
-
 def context(study: Study, tables: Tables, partitions: Path, stale: Collection[str] = ()) -> dict[str, Any]:
     """Variables of the template."""
     untuned = optional_files.untuned_runs(study.folder)
@@ -66,7 +50,7 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
         "summary": summary(study, tables),
         "views": views,
         "overview": overview(
-            tables.board, {task: view.marks for task, view in zip(runs_by_task, views, strict=True)}, styles
+            tables.board, {task: view["marks"] for task, view in zip(runs_by_task, views, strict=True)}, styles
         ),
         "ranking": ranking,
         "rank_figure": plots.critical_difference(ranking) if ranking else "",
@@ -94,7 +78,7 @@ def ranking_over_tasks(ranks: pd.DataFrame) -> Ranking | None:
     return ranking if ranking and ranking.tasks >= MIN_RANKED_TASKS else None
 
 
-def _tiles(study: Study, views: list[TaskView]) -> list[tuple[str, str]]:
+def _tiles(study: Study, views: Sequence[Any]) -> list[tuple[str, str]]:
     seeds = {run.evaluations["seed"].nunique() for run in study.runs}
     counts = [(len(views), "task"), (len({run.label for run in study.runs}), "method"), (len(study.runs), "run")]
     tiles = [(f"{count}", word + "s" * (count != 1)) for count, word in counts]
@@ -160,10 +144,11 @@ def _leak(tables: Tables) -> str:
     return f"{gain.max():.2f}" if len(gain) else ""
 
 
-def _searches(study: Study) -> Iterable[SearchView]:
-    labels = {run.name: (run.label, run.info["metric"]) for run in study.runs}
+def _searches(study: Study) -> Iterable[dict[str, Any]]:
+    """Each search: its trials as a figure, or (score, values) of each where they are few."""
+    metrics = {run.name: run.info["metric"] for run in study.runs}
     for search in optional_files.tuning(study.folder):
-        label, metric = labels.get(search.run, (search.run, ""))
+        metric = metrics.get(search.run, "")
         names = sorted(search.names, key=lambda name: -search.importance.get(name, 0.0))
         finished = int(search.trials["value"].notna().sum())
         first = search.trials["value"].iloc[0]
@@ -171,19 +156,18 @@ def _searches(study: Study) -> Iterable[SearchView]:
             f"{format_count(len(search.trials), 'trial')}, {len(search.trials) - finished} of them pruned",
             *_budget(search.budget),
         ]
-        yield SearchView(
-            search.run,
-            label,
-            format_score(first, np.nan, metric),
-            format_score(search.value, np.nan, metric),
-            _traffic_change(search),
-            [(name, _format_value(search.best[name])) for name in names if name in search.best],
-            " · ".join(budget),
+        yield {
+            "run": search.run,
+            "declared": format_score(first, np.nan, metric),
+            "value": format_score(search.value, np.nan, metric),
+            "sent": _traffic_change(search),
+            "best": [(name, _format_value(search.best[name])) for name in names if name in search.best],
+            "budget": " · ".join(budget),
             # A list shows a few trials better than a figure does.
-            [] if search.importance else list(_trial_rows(search, names, metric)),
-            plots.tuning(search.trials, names, search.best) if search.importance else "",
-            plots.importance(search.importance) if search.importance else "",
-        )
+            "trials": [] if search.importance else list(_trial_rows(search, names, metric)),
+            "svg": plots.tuning(search.trials, names, search.best) if search.importance else "",
+            "importance": plots.importance(search.importance) if search.importance else "",
+        }
 
 
 def _trial_rows(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +11,8 @@ from fedweave import plots, results
 from fedweave.errors import format_count
 from fedweave.plots import SeriesStyle
 from fedweave.report import answers, graphs, method_views, optional_files, picture
-from fedweave.report.board import CSS_CLASSES, BoardRow, columns_of, describe_comparison, rows_of
-from fedweave.report.graphs import GraphFigures
-from fedweave.report.method_views import POINTS, PageFigure, TextTable
+from fedweave.report.board import CSS_CLASSES, columns_of, describe_comparison, rows_of
+from fedweave.report.method_views import POINTS, PageFigure
 from fedweave.report.rounds import round_figures
 from fedweave.results import Run, Study, Tables, parts, published
 from fedweave.results.contestants import contestant_notes
@@ -33,45 +32,10 @@ RULES = {
 }
 
 
-class TaskView(NamedTuple):
-    """One section of the page."""
-
-    anchor: str
-    title: str
-    answers: answers.TaskAnswers
-    picture: picture.Picture
-    gains: PageFigure | None
-    facts: list[tuple[str, str]]
-    verdict: str
-    has_verdicts: bool
-    margin: str
-    interval: str
-    notes: list[str]
-    metric: str
-    higher_is_better: bool
-    columns: list[tuple[str, str]]
-    rows: list[BoardRow]
-    controls: list[tuple[str, str]]
-    curves: list[PageFigure]
-    clients: PageFigure
-    cost: PageFigure
-    labels: PageFigure | None
-    graphs: list[GraphFigures]
-    wide: bool
-    evolution: list[PageFigure]
-    maps: list[PageFigure]
-    diagnostics: list[PageFigure]
-    grids: list[TextTable]
-    shares: list[TextTable]
-    pairs: Mapping[str, Any]
-    ranks: PageFigure | None
-    marks: Mapping[str, str]
-
-
 def view(
     task: str, study: Study, tables: Tables, styles: Mapping[str, SeriesStyle], partitions: Path, anchor: str
-) -> TaskView:
-    """Everything the page shows about `task`."""
+) -> dict[str, Any]:
+    """Everything the page shows about `task`: the variables of `task_section` in parts.html."""
     runs = results.by_task(study)[task]
     board, significance = _task_rows(tables.board, task), _task_rows(tables.significance, task)
     measures, marks = _task_rows(tables.measures, task), assign_marks(board, significance)
@@ -82,38 +46,38 @@ def view(
     leaks, found = method_views.leak_notes(tables.leaky, task), answers.answer(study, tables, task)
     rows, controls = list(rows_of(board, ordered, significance, styles)), _task_rows(tables.controls, task)
     stored = {run.name: results.graphs_by_seed(run) for run in runs}
-    return TaskView(
-        anchor=anchor,
-        title=f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
-        answers=found,
-        picture=picture.draw(board, rows, controls, study.margin(metric)),
-        gains=_gains(ordered, tables.clients, found.method),
-        facts=[*_facts(task, ordered), *_tests(ordered, tables.clients, margin)],
-        verdict=verdict(study, tables, task),
-        has_verdicts=bool(has_verdicts),
-        margin=margin,
-        interval="95 % interval" + " over clients" * int(board["seeds"].max() == 1),
-        notes=[*_notes(ordered, marks, tables), *_convergence_note(board), *leaks],
-        metric=metric,
-        higher_is_better=runs[0].higher_is_better,
-        columns=columns_of(board, ordered, significance),
-        rows=rows,
-        controls=_controls(controls),
-        curves=round_figures(curves, ordered, styles, metric, coloured_methods(board)),
-        clients=_clients(ordered, tables.clients, styles),
-        cost=_cost(board, styles, metric),
-        labels=_labels(partitions / task / "labels.csv", ordered[0]),
-        graphs=list(graphs.graph_figures(ordered, stored, tables.measures, tables.clients)),
-        wide=len(ordered[0].client_names) > WIDE,
-        evolution=list(graphs.evolution(ordered, stored)),
-        maps=list(graphs.maps(ordered, stored)),
-        diagnostics=method_views.diagnostics(ordered, styles),
-        grids=[grid for grid in (method_views.cohorts(cohorts), method_views.printed_quantities(measures)) if grid],
-        shares=list(method_views.shares(measures)),
-        pairs=_pairs(list(board["method"]), significance, metric),
-        ranks=_ranks(tables.ranks, task, "splits" if runs[0].has_splits else parts.name_parts(runs)),
-        marks=marks,
-    )
+    return {
+        "anchor": anchor,
+        "title": f"{board['dataset'].iloc[0]} · {board['setting'].iloc[0]}",
+        "answers": found,
+        "picture": picture.draw(board, rows, controls, study.margin(metric)),
+        "gains": _gains(ordered, tables.clients, found.method),
+        "facts": [*_facts(task, ordered), *_tests(ordered, tables.clients, margin)],
+        "verdict": verdict(study, tables, task),
+        "has_verdicts": bool(has_verdicts),
+        "margin": margin,
+        "interval": "95 % interval" + " over clients" * int(board["seeds"].max() == 1),
+        "notes": [*_notes(ordered, marks, tables), *_convergence_note(board), *leaks],
+        "metric": metric,
+        "higher_is_better": runs[0].higher_is_better,
+        "columns": columns_of(board, ordered, significance),
+        "rows": rows,
+        "controls": _controls(controls),
+        "curves": round_figures(curves, ordered, styles, metric, coloured_methods(board)),
+        "clients": _clients(ordered, tables.clients, styles),
+        "cost": _cost(board, styles, metric),
+        "labels": _labels(partitions / task / "labels.csv", ordered[0]),
+        "graphs": list(graphs.graph_figures(ordered, stored, tables.measures, tables.clients)),
+        "wide": len(ordered[0].client_names) > WIDE,
+        "evolution": list(graphs.evolution(ordered, stored)),
+        "maps": list(graphs.maps(ordered, stored)),
+        "diagnostics": method_views.diagnostics(ordered, styles),
+        "grids": [grid for grid in (method_views.cohorts(cohorts), method_views.printed_quantities(measures)) if grid],
+        "shares": list(method_views.shares(measures)),
+        "pairs": _pairs(list(board["method"]), significance, metric),
+        "ranks": _ranks(tables.ranks, task, "splits" if runs[0].has_splits else parts.name_parts(runs)),
+        "marks": marks,
+    }
 
 
 def coloured_methods(board: pd.DataFrame) -> list[str]:

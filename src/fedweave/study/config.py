@@ -64,10 +64,7 @@ def _coerce(value: object, hint: Any) -> object:
 
 
 def example() -> str:
-    """A study of this folder that a message can name: that of a checkout or of a new project; NAME if it has neither.
-
-    `launching.reproduce` has the same rule.
-    """
+    """A study of this folder that messages can name: that of a checkout or of a new project, or NAME if it has none."""
     return next((name for name in ("quick", "first") if Path("studies", f"{name}.yaml").is_file()), "NAME")
 
 
