@@ -1,7 +1,7 @@
 """Trees: nested dictionaries of tensors. A stacked tree has a leading client axis, [N, ...] or [P, ...]."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -255,6 +255,19 @@ def flatten_paths(tree: Tree, prefix: str = "") -> Params:
     for key, value in tree.items():
         out.update(flatten_paths(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
     return out
+
+
+def named_leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) of dictionaries, tuples and lists, such as ("model.fc.bias", its tensor); "" for a leaf alone."""
+    if isinstance(tree, Mapping):
+        parts: Iterable[tuple[Any, Any]] = tree.items()
+    elif isinstance(tree, tuple | list):
+        parts = zip(tree._fields, tree, strict=True) if hasattr(tree, "_fields") else enumerate(tree)
+    else:
+        yield path, tree
+        return
+    for name, part in parts:
+        yield from named_leaves(part, f"{path}.{name}" if path else str(name))
 
 
 def unflatten_paths(params: Params) -> Tree:
