@@ -30,7 +30,7 @@ from fedweave.processes.parallel import release_memory
 from fedweave.tensors import recordings, trees
 from fedweave.tensors.products import use_fast_products
 from fedweave.tensors.storage import store_rows, use_storage
-from fedweave.tensors.tables import StoredRow
+from fedweave.tensors.tables import find_stored
 from fedweave.tensors.trees import Tree
 
 GAP = 2**25  # bytes of a tensor that leaves a gap in memory which no smaller one fills
@@ -94,7 +94,7 @@ def _keep_private(result: tuple[Update, Tree]) -> tuple[Update, Tree]:
     update, states = result
     private = (update.client, update.model, states)
     client, model, states = kept = store_rows(private)
-    new = (leaf for leaf in trees.tree_leaves(private) if StoredRow.of(leaf) is None)
+    new = (leaf for leaf in trees.tree_leaves(private) if find_stored(leaf) is None)
     if kept is not private and any(leaf.nbytes >= GAP for leaf in new):
         release_memory()  # small tensors that stay between large ones that go would waste it
     return update._replace(client=client, model=model), states

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedweave.tensors.storage import current_storage
-from fedweave.tensors.tables import StoredRow, Table, join_rows
+from fedweave.tensors.tables import Table, join_rows
 
 Tree = Any
 Params = dict[str, Tensor]
@@ -106,8 +106,8 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return tree_map(stack_leaves, *trees)
 
 
-def _stack(leaves: Sequence[Tensor | StoredRow]) -> Tensor:
-    if any(isinstance(leaf, StoredRow) for leaf in leaves):
+def _stack(leaves: Sequence[Tensor]) -> Tensor:
+    if any(isinstance(leaf, Table) for leaf in leaves):
         return join_rows(leaves)
     return leaves[0]._base if _is_view_of_stack(leaves) else torch.stack(leaves)  # type: ignore
 
@@ -125,7 +125,7 @@ def collect_for_stack(trees: Iterable[Tree], count: int) -> list[Tree]:
 
         def move_leaf(leaf: Tensor) -> Tensor:
             position = next(counter)
-            if isinstance(leaf, StoredRow):
+            if isinstance(leaf, Table):
                 return leaf
             if id(leaf) not in copies and leaf._base is None and leaf.nbytes >= LARGE:
                 rows = stacks.setdefault(position, leaf.new_empty((count, *leaf.shape)))
