@@ -107,7 +107,7 @@ def measure(line: Line) -> None:
     with temporary_storage() as files:
         is_mapped = 4 * parameter_count(work.task.template) * line.clients > LARGE_TABLE
         seconds, last = time_last_rounds(line, work, executor, participation, files if is_mapped else None)
-        disk = sum(path.stat().st_blocks * 512 for path in files.folder.glob("*.npy")) / 2**30
+        disk = sum(path.stat().st_blocks * 512 for path in files.folder.glob("*.rows")) / 2**30
     print(
         f"{line.model:4} {line.method:10} {line.clients:6} clients {'mapped' if is_mapped else 'memory':6} "
         f"{seconds:8.2f} s/round, with evaluation {last:8.2f} s   anonymous {peak.anonymous / MIB / 2**10:5.2f} GiB, "

@@ -294,7 +294,7 @@ def show(comparison: "fw.Comparison") -> None:
     from ..stages import leaderboard
 
     console = terminal.console()
-    tables = results.load_tables(comparison.study, find_partitions(comparison.study.folder))
+    tables = results.compute_tables(comparison.study, find_partitions(comparison.study.folder))
     leaderboard.print_boards(console, comparison.study, tables, reasons=False)
     leaderboard.print_summary(console, summary(comparison.study, tables))
     for line in comparison.warnings:

@@ -89,7 +89,7 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
         _check_folder(study)
         with database.store_errors(uri or mlflow.get_tracking_uri(), study.name):
             store = writer.connect(study.name, uri)
-            tables = results.load_tables(study)
+            tables = results.compute_tables(study)
             outcome = versions.synchronise(store, [*entries.units(study, tables)])
             model_ids = registry.log_models(store, study, tables, outcome.ids, models)
             refusals = registry.register_best_models(store, study, tables, outcome.ids, model_ids)

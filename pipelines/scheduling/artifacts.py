@@ -81,7 +81,7 @@ def publish(study: str) -> None:
     from fedweave.results.marks import NOTHING_SHOWN
 
     loaded = results.load_study(folder)
-    tables = results.load_tables(loaded)
+    tables = results.compute_tables(loaded)
     about = ABOUT.format(margins=verdicts.describe_margins(loaded), open=NOTHING_SHOWN)
     description = f"{study}: {'; '.join([about, *_designs(loaded, tables)])}"
     create_table_artifact([*_rows(tables)], key="leaderboard", description=description)

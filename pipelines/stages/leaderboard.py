@@ -97,7 +97,7 @@ def main(study: str = "") -> None:
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder / 'leaderboard.csv'}: does not exist yet; make it with: dvc repro")
     loaded = results.load_study(folder)
-    show_stored(name, loaded, results.load_tables(loaded, paths.PARTITIONS))
+    show_stored(name, loaded, results.compute_tables(loaded, paths.PARTITIONS))
 
 
 def show_stored(name: str, study: results.Study, tables: results.Tables, console: Console | None = None) -> None:

@@ -29,7 +29,7 @@ def build(study: str = "") -> tuple[str, results.Study, results.Tables]:
     name = study or spec.load().name
     folder = paths.RESULTS / name
     loaded, partitions = results.load_study(folder), partition_folder(folder)
-    tables = results.load_tables(loaded, partitions)
+    tables = results.compute_tables(loaded, partitions)
     report.write_page(loaded, tables, partitions, leaderboard.stale_runs(loaded))
     report.draw_curves(loaded, tables)
     write_board(name, loaded, tables)

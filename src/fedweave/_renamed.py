@@ -30,7 +30,7 @@ MOVED = {
         "server_hooks sent_downloads own_settings registry subgraphs federation:clients graph_truth edge_values"
     ),
     ("federation", "engine.guards"): (
-        "guards:draws_and_names hook_guards:hook_calls state_guards:states graph_guards:weights"
+        "guards:draws_and_names hook_guards:hook_calls state_guards:returned graph_guards:returned"
     ),
     ("federation", "graphs"): (
         "graph_settings:setting collaboration:weights graph_quality:quality graph_controls:controls"

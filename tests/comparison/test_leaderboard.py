@@ -119,23 +119,20 @@ def test_the_board_agrees_with_the_tables(done: fw.Comparison) -> None:
             assert row[name] == (outcome(test, method) if method != control else "")
 
 
-def test_tests_are_computed_once_or_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second call, another order of `scores`, and stored tables compute no test."""
+def test_tests_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second call and another order of `scores` compute no test."""
     computed = fw.load(write_results(tmp_path))
     first = computed.leaderboard()
-    results.write(computed.study.folder)
     monkeypatch.setattr(results, "significance", None)  # a call to it fails the test
     pd.testing.assert_frame_equal(computed.leaderboard(), first)
     assert [*computed.scores()] == first["method"].tolist()
-    pd.testing.assert_frame_equal(fw.load(computed.study.folder).leaderboard(), first)
     first["mean"] = 0.0  # a copy: a change of it has no effect elsewhere
     assert computed.leaderboard()["mean"].min() > 0
 
 
 def test_another_margin_judges_the_same_runs(tmp_path: Path) -> None:
-    """Equivalence within the margin, which `save` stores; tables that were stored before are not used."""
+    """Equivalence within the margin, which `save` stores."""
     folder = write_results(tmp_path, methods={"Local": -6.0, "FedAMP": -0.01, "FedAGHN": 0.0})
-    results.write(folder)
     strict, wide = (fw.load(folder).with_margin(margin) for margin in (0.0, "90 %"))
     words = [compared.leaderboard().set_index("method")["verdict"] for compared in (strict, wide)]
     assert [one["fedaghn"] for one in words] == ["open", "equivalent"]
@@ -225,17 +222,6 @@ def test_a_graph_control_is_listed_last_without_a_rank(tmp_path: Path) -> None:
     assert "FedAGHN leads" in leads
     assert control not in leads
     assert control in learned
-
-
-def test_stored_tables_of_another_metric_are_not_used(tmp_path: Path) -> None:
-    """Scores of `with_metric` are not those of the files."""
-    folder = write_results(tmp_path)
-    results.write(folder)
-    loaded = results.load_study(folder)
-    assert results.read_stored_tables(loaded) is not None
-    for run in loaded.runs:
-        run.info["selected_by"] = "accuracy"  # type: ignore[index]
-    assert results.read_stored_tables(loaded) is None
 
 
 def _header(lines: list[str]) -> str:

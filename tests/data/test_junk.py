@@ -21,7 +21,6 @@ from tests.pipelines.test_tune import RUN, prepare
 from tools.docs import reproduction
 
 WAYS = ("empty", "junk", "text", "cut")
-TABLES = ("leaderboard", "clients", "curves", "significance", "ranks", "best_test_round", "measures", "cohorts")
 
 
 def damage(file: Path, way: str) -> bytes:
@@ -40,29 +39,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "runs" / "blobs-fedaghn" / "diagnostics.csv").write_text("seed,round,name,value\n0,1,energy,0.5\n")
     results.write(folder)
     return folder
-
-
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", TABLES)
-def test_damaged_tables_of_a_study_are_refused(name: str, way: str, study: Path) -> None:
-    """A damaged table is never read as a shorter one."""
-    file = study / f"{name}.csv"
-    content = damage(file, way)
-    assert_refused(lambda: results.load_tables(results.load_study(study)), f"{file}: damaged", "dvc repro evaluate")
-    file.write_bytes(content)
-    results.load_tables(results.load_study(study))
-
-
-def test_a_leaderboard_of_other_runs_is_refused(study: Path) -> None:
-    file = study / "leaderboard.csv"
-    content = file.read_text()
-    file.write_text(content.replace("FedAMP", "Ditto"))
-    assert_refused(
-        lambda: results.load_tables(results.load_study(study)),
-        f"{file}: its rows are not the runs",
-        "dvc repro evaluate",
-    )
-    file.write_text(content)
 
 
 READ: dict[str, tuple[Callable[[Path], object], str]] = {

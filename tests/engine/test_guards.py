@@ -24,12 +24,13 @@ from fedweave.engine.protocol import Method
 from fedweave.engine.records import Report, Settings
 from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
-from fedweave.families import ClientModels, GlobalModel, SplitClient
+from fedweave.families import ClientModels, GeneratedModels, GlobalModel, SplitClient
 from fedweave.families.mixtures import LearnedMixtures
 from fedweave.methods import METHODS
 from fedweave.models.mlp import MLP
 from fedweave.runs import build
 from fedweave.tensors import trees
+from fedweave.testing import check_method
 from tests.runs.test_diagnostics import prepare_run
 
 
@@ -75,10 +76,10 @@ def training_method(*names: Any, **options: Any) -> type[Method]:
 
 def test_unknown_names_are_not_trained() -> None:
     """The same holds for a text and for no names."""
-    unknown = "Mine: descend: the model has no parameter 'fc1.weigth'; did you mean 'fc1.weight'?"
+    unknown = "Mine: descend: 'fc1.weigth' is not a parameter of the model; did you mean 'fc1.weight'?"
     for executor in (Loop(), Batched()):
         assert_refused(training_method(("fc1.bias", "fc1.weigth")), unknown, "self.task.params", executor=executor)
-    assert_refused(training_method("head"), "Mine: descend: names 'head' is not a tuple", "self.task.head")
+    assert_refused(training_method("head"), "Mine: descend: 'head' is not a tuple of names", "self.task.head")
     assert_refused(training_method(()), "Mine: descend: there are no parameters to train")
 
 
@@ -136,11 +137,14 @@ def without_first(mean: Any) -> Any:
     ("merge", "words"),
     [
         (lambda mean: None, "returned a NoneType; return the tensors of the new model by name"),
-        (without_first, "lacks fc1.weight; return a tensor for each name of old"),
-        (lambda mean: {**mean, "more": torch.ones(1)}, "adds more; return"),
-        (lambda mean: {n: v[None] for n, v in mean.items()}, "fc1.weight is [1, 5, 6] of torch.float64, and before [5"),
-        (lambda mean: {n: v.half() for n, v in mean.items()}, "fc1.weight is [5, 6] of torch.float16, and before"),
-        (lambda mean: {n: v.numpy() for n, v in mean.items()}, "fc1.weight is a ndarray, and before"),
+        (without_first, "fc1.weight is missing; keep names, shapes and types of old"),
+        (lambda mean: {**mean, "more": torch.ones(1)}, "more is new; keep names"),
+        (
+            lambda mean: {n: v[None] for n, v in mean.items()},
+            "fc1.weight is [1, 5, 6] of torch.float64, and should be [5",
+        ),
+        (lambda mean: {n: v.half() for n, v in mean.items()}, "fc1.weight is [5, 6] of torch.float16, and should be"),
+        (lambda mean: {n: v.numpy() for n, v in mean.items()}, "fc1.weight is a ndarray, and should be"),
     ],
 )
 def test_a_merged_model_must_have_the_form_of_the_old_one(merge: Callable[..., Any], words: str) -> None:
@@ -180,11 +184,17 @@ def test_weights_before_the_first_upload_are_finite() -> None:
     assert_refused(cls, "Mine.weights: not finite before the first upload", "server['seen'] | ~server['seen'].any()")
 
 
-def test_a_method_that_mixes_needs_something_to_mix() -> None:
-    """Not if all parameters are private."""
-    hooks = {"weights": lambda self, server, ids: None, "private": property(lambda self: self.task.params)}
-    cls = dataclass(frozen=True, kw_only=True)(type("Mine", (SplitClient, ClientModels), {**hooks, "label": "Mine"}))
-    assert_refused(cls, "Mine.private: every parameter stays with the client")
+@pytest.mark.parametrize("families", [(SplitClient, ClientModels), (SplitClient, GeneratedModels)])
+def test_a_server_needs_something_to_mix_or_to_generate(families: tuple[type, ...]) -> None:
+    """Not if clients keep every parameter; it is refused before any training, and by the checks of methods."""
+    hooks = dict.fromkeys(("weights", "begin", "generate", "server_solver"), lambda *given: None)
+    private = {"private": property(lambda self: self.task.params), "label": "Mine"}
+    cls: Any = dataclass(frozen=True, kw_only=True)(type("Mine", families, {**hooks, **private}))
+    federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
+    with pytest.raises(BadInput, match="Mine keeps every parameter of the model mlp at the client"):
+        fw.fit(cls(), federation, model="mlp", rounds=1)
+    with pytest.raises(AssertionError, match="Mine keeps every parameter of the model of the toy task"):
+        check_method(cls)
 
 
 @pytest.mark.parametrize(
@@ -214,14 +224,14 @@ def test_states_are_tensors(hooks: dict[str, Any], words: str) -> None:
         ),
         (lambda update: update._replace(loss=0.5), "Mine.client_update: loss is a float; give a tensor"),
         (lambda update: update._replace(upload={"model": None}), "Mine.client_update: upload.model is a NoneType"),
-        (lambda update: update._replace(client={}), "trust of the client's state is missing; keep the names"),
+        (lambda update: update._replace(client={}), "Mine.client_update: client.trust is missing; keep the names"),
         (
             lambda update: update._replace(client={**update.client, "new": update.loss}),
-            "new of the client's state is new; keep the names and shapes of Mine.join",
+            "Mine.client_update: client.new is new; keep the names and shapes of Mine.join",
         ),
         (
             lambda update: update._replace(client={"trust": update.loss.expand(3)}),
-            "trust of the client's state has the shape [3], and before []",
+            "Mine.client_update: client.trust is [3], and should be []; keep the names",
         ),
     ],
 )
@@ -372,9 +382,9 @@ def test_other_errors_are_unchanged() -> None:
 @pytest.mark.parametrize(
     ("graph", "words"),
     [
-        (torch.eye(5)[None], "[1, 5, 5], but the model has 2 layers and 5 clients; return a tensor [2, 5, 5]"),
-        (torch.ones(2, 4, 5), "[2, 4, 5], but"),
-        (np.ones((2, 5, 5)), "a ndarray, but"),
+        (torch.eye(5)[None], "[1, 5, 5] of torch.float32; return a tensor [2, 5, 5]: layers, learners, sources"),
+        (torch.ones(2, 4, 5), "[2, 4, 5] of torch.float32; return"),
+        (np.ones((2, 5, 5)), "a ndarray; return a tensor [2, 5, 5]"),
         (torch.full((2, 5, 5), torch.nan), ""),
     ],
 )

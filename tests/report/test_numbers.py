@@ -41,7 +41,7 @@ def test_costs_over_rounds_are_those_of_one_seed() -> None:
 def test_differences_on_the_leaderboard_are_those_of_its_means(tmp_path: Path) -> None:
     """Differences from the leader and from the printed number are negative for a lower score."""
     study = results.load_study(write_study(tmp_path / "results" / "s", clients=6, rounds=3, extras=False))
-    tables = results.load_tables(study, None)
+    tables = results.compute_tables(study, None)
     table = tables.board.assign(published_mean=90.0, published_std=np.nan)
     by_name = {run.name: run for run in study.runs}
     runs = [by_name[name] for name in table["run"]]
@@ -59,7 +59,7 @@ def test_the_graph_is_the_mean_over_seeds_at_their_reported_rounds(
 ) -> None:
     """A model after local training starts from the graph of the round before."""
     study = results.load_study(write_study(tmp_path / "results" / "s", clients=6, rounds=6, extras=False))
-    tables = results.load_tables(study, None)
+    tables = results.compute_tables(study, None)
     shown: list[np.ndarray] = []
     monkeypatch.setattr(plots, "graph", lambda weights, *_: shown.append(weights) or "")
     monkeypatch.setattr(plots, "collaboration", lambda *_: "")

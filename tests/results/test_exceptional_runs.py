@@ -3,8 +3,6 @@ the computation.
 """
 
 import json
-import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -200,15 +198,6 @@ def test_six_clients_are_the_fewest_of_a_verdict(tmp_path: Path, clients: int) -
     assert has_verdict == (clients == 6)
     assert (verdicts.reason_without_power(study.runs, tables.clients) == "") == has_verdict
     assert ("t: Fewer than 6 clients: no verdict. A leads" in lines["Who leads"]) == (clients == 5)
-
-
-def test_tables_older_than_a_run_are_not_read(tmp_path: Path) -> None:
-    folder = write(tmp_path)
-    results.write(folder)
-    assert results.read_stored_tables(results.load_study(folder)) is not None
-    later = time.time() + 60
-    os.utime(folder / "runs" / "t-local" / "rounds.csv", (later, later))
-    assert results.read_stored_tables(results.load_study(folder)) is None
 
 
 def test_traffic_has_both_directions(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ not converged.
 import io
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -272,7 +271,7 @@ def test_the_file_is_plain_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(folder.parents[1])
     file = Path("results", "arms", "leaderboard.txt")
     study = results.load_study(file.parent)
-    report_stage.write_board("arms", study, results.load_tables(study))
+    report_stage.write_board("arms", study, results.compute_tables(study))
     text = file.read_text(encoding="utf-8")
     assert "\x1b" not in text
     assert not any(line.endswith(" ") for line in text.splitlines())
@@ -355,14 +354,3 @@ def test_ranks_over_few_tasks_are_not_drawn(tmp_path: Path, count: int, drawn: b
     marking = {task: marks.assign_marks(part, tables.significance) for task, part in tables.board.groupby("task")}
     ranks = [float(row.rank) for row in page_data.overview(tables.board, marking, plots.assign_styles([*names]))]
     assert ranks == sorted(ranks)
-
-
-def test_tables_of_an_older_version_are_rebuilt(folder: Path, tables: results.Tables, tmp_path: Path) -> None:
-    copy = tmp_path / "results" / "arms"
-    shutil.copytree(folder, copy)
-    for name, column in (("leaderboard", "mark"), ("significance", "verdict"), ("clients", "name")):
-        file = copy / f"{name}.csv"
-        whole = file.read_text()
-        pd.read_csv(file).drop(columns=column).to_csv(file, index=False)
-        pd.testing.assert_frame_equal(results.load_tables(results.load_study(copy)).board, tables.board)
-        file.write_text(whole)

@@ -168,7 +168,7 @@ def test_a_killed_run_continues_with_the_same_bits(name: str, tmp_path: Path) ->
     assert [int(path.stem[-9:]) for path in files] == [4, 2]
     files[0].write_bytes(files[0].read_bytes()[:100])
     run_and_kill(bench, folder, 4)
-    assert [*folder.glob("*-rows/*.npy")]
+    assert [*folder.glob("*-rows/*.rows")]
     assert same(repetition.run_repetition(bench, 3, folder), whole)
     assert not [*folder.glob("*-rows")]
 

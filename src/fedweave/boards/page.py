@@ -70,7 +70,7 @@ def enforced(board: Board) -> list[str]:
 
 def _table(comparison: Comparison) -> str:
     """The leaderboard and its controls, with a legend."""
-    tables = results.load_tables(comparison.study)
+    tables = results.compute_tables(comparison.study)
     rows = [*results.leaderboard_rows(tables.board), *results.control_rows(tables.controls)]
     shown = COLUMNS | {name: heading for name, heading in TESTS.items() if any(row.get(name) for row in rows)}
     cells = [shown, dict.fromkeys(shown, "--:") | {"method": "---"}, *rows]

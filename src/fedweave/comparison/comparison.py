@@ -130,26 +130,14 @@ class Comparison:
         return results.clients(self.study)
 
     @cached_property
-    def _stored_tables(self) -> results.Tables | None:
-        return results.read_stored_tables(self.study)
-
-    @cached_property
     def board(self) -> pd.DataFrame:
         """Scores and cost of every run without tests, which take longer: the table of `results.board`."""
-        return (
-            results.board(self.study, self.selected_scores)
-            if self._stored_tables is None
-            else self._stored_tables.board
-        )
+        return results.board(self.study, self.selected_scores)
 
     @cached_property
     def _tests(self) -> pd.DataFrame:
         """The tests between the methods: the table of `results.significance`."""
-        return (
-            results.significance(self.study, self.selected_scores)
-            if self._stored_tables is None
-            else self._stored_tables.significance
-        )
+        return results.significance(self.study, self.selected_scores)
 
     @cached_property
     def _leaderboard(self) -> pd.DataFrame:
@@ -236,7 +224,7 @@ class Comparison:
             BadInput: the results are of several data sets.
         """
         self._check_one_task("answers")
-        tables = results.load_tables(self.study, find_partitions(self.study.folder))
+        tables = results.compute_tables(self.study, find_partitions(self.study.folder))
         return answer(self.study, tables, self.study.runs[0].task)
 
     def deployed(self) -> MethodResult:

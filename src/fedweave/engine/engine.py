@@ -19,7 +19,7 @@ from fedweave.engine.edge_values import edge_values
 from fedweave.engine.evaluation import diagnose, evaluate, portray
 from fedweave.engine.executors import Executor
 from fedweave.engine.guards import draws_and_names as guards
-from fedweave.engine.guards import states as state_guards
+from fedweave.engine.guards import returned
 from fedweave.engine.guards.hook_calls import data_of, guard_call
 from fedweave.engine.protocol import ClientState, Method, Server, Update
 from fedweave.engine.records import DownloadCache, Report, Settings, State
@@ -30,7 +30,7 @@ from fedweave.processes.parallel import release_memory
 from fedweave.tensors import recordings, trees
 from fedweave.tensors.products import use_fast_products
 from fedweave.tensors.storage import store_rows, use_storage
-from fedweave.tensors.tables import StoredRow
+from fedweave.tensors.tables import find_stored
 from fedweave.tensors.trees import Tree
 
 GAP = 2**25  # bytes of a tensor that leaves a gap in memory which no smaller one fills
@@ -71,13 +71,16 @@ def train(
     method: Method, state: State, cohort: Cohort, executor: Executor, downloads: DownloadCache | None = None
 ) -> LocalRound:
     """The cohort's local round, starting from `state`."""
-    ids = cohort.positions.to(cohort.federation.ids.device)
+    ids, hook = cohort.positions.to(cohort.federation.ids.device), f"{type(method).__name__}.client_update"
     shared, own = (downloads or DownloadCache())(method, state.server, ids)
 
     def update(own: Tree, client: ClientState, states: Tree, data: ClientData) -> Tree:
         with optimizers.optimizer_memory(states if method.training.keep_optimizer else None) as memory:
             result = method.client_update(*adapter_ranks.cut(method.task, shared, own, client, data))
-        state_guards.check_update(type(method).__name__, result, Update, client)
+        returned.check_type(hook, result, Update, f"Update({', '.join(Update._fields)})")
+        returned.check_tensors(hook, result)
+        before, after = returned.shapes({"client": client}), returned.shapes({"client": result.client})
+        returned.check_form(hook, after, before, f"keep the names and shapes of {type(method).__name__}.join")
         return result, memory.states if memory else {}
 
     clients, states = trees.take(state.clients, ids), trees.take(state.optimizers, ids)
@@ -91,7 +94,7 @@ def _keep_private(result: tuple[Update, Tree]) -> tuple[Update, Tree]:
     update, states = result
     private = (update.client, update.model, states)
     client, model, states = kept = store_rows(private)
-    new = (leaf for leaf in trees.tree_leaves(private) if StoredRow.of(leaf) is None)
+    new = (leaf for leaf in trees.tree_leaves(private) if find_stored(leaf) is None)
     if kept is not private and any(leaf.nbytes >= GAP for leaf in new):
         release_memory()  # small tensors that stay between large ones that go would waste it
     return update._replace(client=client, model=model), states

@@ -7,13 +7,12 @@ from fedweave.client.data import ClientData, remove_padding
 from fedweave.engine import adapter_ranks, predictions, schedule
 from fedweave.engine.clients import Clients, Cohort
 from fedweave.engine.executors import Executor
-from fedweave.engine.guards import draws_and_names as guards
-from fedweave.engine.guards import states
-from fedweave.engine.guards import weights as graph_guards
+from fedweave.engine.guards import returned
 from fedweave.engine.guards.hook_calls import data_of, guard_call
 from fedweave.engine.protocol import ClientState, Method, Server
 from fedweave.engine.records import DownloadCache, Settings, State
 from fedweave.engine.uploads import finite_rows
+from fedweave.errors import format_count
 from fedweave.graphs.quality import MEANING, quality
 from fedweave.graphs.weights import is_recordable
 from fedweave.tensors import trees
@@ -43,7 +42,7 @@ def evaluate(
 
     def personalize(own: Tree, client: ClientState, data: ClientData) -> Tree:
         model = method.personalize(*adapter_ranks.cut(method.task, shared, own, client, data))
-        states.check_tensors(f"{type(method).__name__}.personalize", model)
+        returned.check_tensors(f"{type(method).__name__}.personalize", model)
         return model
 
     clients = trees.take(state.clients, ids)
@@ -91,7 +90,10 @@ def portray(method: Method, server: Server, federation: Clients) -> Tensor | Non
     with torch.no_grad(), guard_call(method, "portrait", server=server):
         vectors = method.portrait(server)
     if vectors is not None:
-        graph_guards.check_portrait(type(method).__name__, vectors, federation.clients)
+        clients, is_matrix = federation.clients, isinstance(vectors, Tensor) and vectors.ndim == 2
+        fits = is_matrix and len(vectors) == clients and vectors.is_floating_point()
+        right = f"[{clients}, D] of floats: one vector for each of {format_count(clients, 'client')}"
+        returned.check_tensor(f"{type(method).__name__}.portrait", vectors, fits, right)
     return vectors
 
 
@@ -100,16 +102,19 @@ def diagnose(method: Method, server: Server, federation: Clients) -> dict[str, f
 
     A graph of very many clients is not computed.
     """
+    name = type(method).__name__
     with torch.no_grad():
         recordable = is_recordable(len(method.task.layers), federation.clients)
         with guard_call(method, "collaboration", server=server):
             weights = method.collaboration(server) if recordable else None
         if weights is not None:
-            graph_guards.check_graph(type(method).__name__, weights, len(method.task.layers), federation.clients)
+            shape = [len(method.task.layers), federation.clients, federation.clients]
+            fits = isinstance(weights, Tensor) and [*weights.shape] == shape
+            returned.check_tensor(f"{name}.collaboration", weights, fits, f"{shape}: layers, learners, sources")
         with guard_call(method, "diagnostics", server=server):
-            numbers = guards.read_numbers(type(method).__name__, method.diagnostics(server))
+            numbers = returned.read_numbers(f"{name}.diagnostics", method.diagnostics(server))
     if weights is None:
         return numbers
     truth = (None if t is None else t.cpu().numpy() for t in (federation.group, federation.divergence))
     qualities = quality(weights.detach().cpu().numpy(), *truth)
-    return numbers | {MEANING[name]: value for name, value in qualities.items()}
+    return numbers | {MEANING[key]: value for key, value in qualities.items()}

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from fedweave.engine.guards import states
+from fedweave.engine.guards import returned
 from fedweave.engine.guards.hook_calls import guard_call
 from fedweave.engine.protocol import Method, Server, Stage, Start
 from fedweave.tensors.products import use_fast_products
@@ -18,7 +18,7 @@ def init(method: Method, start: Start) -> Server:
     """
     with guard_call(method, "init", start=start):
         server = method.init(start)
-    states.check_tensors(f"{type(method).__name__}.init", server)
+    returned.check_tensors(f"{type(method).__name__}.init", server)
     return server
 
 
@@ -40,7 +40,13 @@ def download(method: Method, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
     """What the clients `ids` [P] get: (for all of them, for each [P, ...])."""
     with guard_call(method, "download", server=server, ids=ids), use_fast_products(server):
         downloads = method.download(server, ids)
-    states.check_downloads(type(method).__name__, downloads, len(ids))
+    hook = f"{type(method).__name__}.download"
+    returned.check_pair(hook, downloads, "(what all clients receive, what each receives alone [P, ...])")
+    returned.check_tensors(hook, downloads[0])
+    returned.check_tensors(hook, downloads[1])
+    rows = returned.shapes(downloads[1])
+    way = f"return a row for each client of ids, [{len(ids)}, ...]"
+    returned.check_form(hook, rows, {path: [len(ids), *shape[1:]] for path, shape in rows.items()}, way)
     return downloads
 
 
@@ -58,5 +64,9 @@ def aggregate(
     given = {"server": server, "ids": senders, "uploads": uploads, "weights": weights, "downloads": own}
     with guard_call(method, hook, **given), use_fast_products(server, uploads):
         new_server = getattr(method, hook)(server, senders, uploads, weights)
-    states.check_server(type(method).__name__, server, new_server, method.resized)
+    name, old = type(method).__name__, returned.shapes(server)
+    returned.check_tensors(f"{name}.aggregate", new_server)
+    # A run can continue from any state, and newcomers add rows to its tables, which needs one form in all rounds.
+    way = f"keep the names and shapes of {name}.init"
+    returned.check_form(f"{name}.aggregate", returned.shapes(new_server), old, way, method.resized)
     return new_server

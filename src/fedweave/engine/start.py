@@ -11,7 +11,7 @@ from fedweave.client.data import ClientData
 from fedweave.engine import server_hooks
 from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Executor
-from fedweave.engine.guards import states as state_guards
+from fedweave.engine.guards import returned
 from fedweave.engine.guards.hook_calls import data_of, guard_call
 from fedweave.engine.protocol import ClientState, Enrolment, Method, Stage, Start
 from fedweave.engine.records import Settings, State
@@ -105,7 +105,7 @@ def _private_states(method: Method, model: Params, enrolled: StackedEnrolments, 
     """Private states [clients, ...] on joining."""
     with guard_call(method, "join", model=model):
         state = method.join(model)
-    state_guards.check_tensors(f"{type(method).__name__}.join", state)
+    returned.check_tensors(f"{type(method).__name__}.join", state)
     states = trees.build_table(state, clients)
     return {**states, **enrolled.client} if enrolled.client else states
 
@@ -126,7 +126,7 @@ def _enrol(
     def enrol_client(data: ClientData) -> Tree:
         with optimizers.optimizer_memory({} if method.training.keep_optimizer else None) as memory:
             enrolment = method.enrol(model, data)
-        state_guards.check_tensors(f"{type(method).__name__}.enrol", enrolment)
+        returned.check_tensors(f"{type(method).__name__}.enrol", enrolment)
         if not isinstance(enrolment, Enrolment):
             return enrolment, {}, {}
         return enrolment.upload, enrolment.client, memory.states if memory else {}

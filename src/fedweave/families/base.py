@@ -6,6 +6,7 @@ Clients: `SplitClient` (a private part of the model, by parameter name).
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -14,8 +15,7 @@ from torch import Tensor
 from fedweave.client.data import ClientData
 from fedweave.client.local_training import Fit
 from fedweave.client.solvers import Solver
-from fedweave.engine.guards import draws_and_names, states
-from fedweave.engine.guards import weights as graph_guards
+from fedweave.engine.guards import draws_and_names, returned
 from fedweave.engine.guards.hook_calls import guard_call
 from fedweave.engine.protocol import ClientState, Method, Server, Start, Update
 from fedweave.errors import BadInput
@@ -59,16 +59,16 @@ class SplitClient(Method):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         name, model = type(self).__name__, self.personalize(shared, own, client, data)
-        states.check_tensors(f"{name}.personalize", model)
+        returned.check_tensors(f"{name}.personalize", model)
         fit = self.fit(model, trees.omit(model, self.local_names), data)
-        draws_and_names.check_trained(name, fit, Fit)
+        returned.check_type(f"{name}.fit", fit, Fit, "what self.descend returns")
         feedback = self.feedback(model, own, data)
-        states.check_tensors(f"{name}.feedback", feedback)
+        returned.check_tensors(f"{name}.feedback", feedback)
         return self.split_update(fit, **feedback)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Params:
         received = self.received(shared, own)
-        states.check_tensors(f"{type(self).__name__}.received", received)
+        returned.check_tensors(f"{type(self).__name__}.received", received)
         return {**received, **client}
 
 
@@ -91,7 +91,12 @@ def check_local_names(method: Method) -> None:
     """
     hooks = ("private", "local_names") if isinstance(method, SplitClient) else ("local_names",)
     for hook in hooks:
-        draws_and_names.check_local_names(f"{type(method).__name__}.{hook}", getattr(method, hook), method.task.names)
+        draws_and_names.check_names(
+            f"{type(method).__name__}.{hook}",
+            getattr(method, hook),
+            method.task.names,
+            "nothing would stay with the client; return self.task.head, or self.task.layers['NAME'] for a layer",
+        )
 
 
 def check_shared_part(method: Method, model: str, where: str) -> None:
@@ -172,7 +177,9 @@ class GlobalModel(Method):
         mean |= trees.at(mix_products(shares, uploads["model"], self.task.products_to_mix), 0)
         with guard_call(self, "merge", old=server["model"]):
             mean = self.merge(server["model"], mean)
-        draws_and_names.check_merged(type(self).__name__, server["model"], mean)
+        hook, before = f"{type(self).__name__}.merge", returned.descriptions(server["model"])
+        returned.check_type(hook, mean, Mapping, "the tensors of the new model by name")
+        returned.check_form(hook, returned.descriptions(mean), before, "keep names, shapes and types of old")
         solver = self.server_solver
         if solver is None:
             return {"model": mean}
@@ -214,9 +221,9 @@ class ClientModels(Weaving):
         """The weights [L, P, N] of the mixtures: `weights`, or those of a control of the graph."""
         with guard_call(self, "weights", server=server, ids=ids):
             weights, layers = self.weights(server, ids), len(self.task.layers)
-        graph_guards.check_weights(type(self).__name__, weights, layers, len(ids), server["models"])
+        returned.check_weights(type(self).__name__, weights, layers, len(ids), server["models"])
         if not server["seen"].any():
-            graph_guards.check_first_weights(type(self).__name__, weights)
+            returned.check_mixtures(type(self).__name__, weights, first=True)
         return self.controlled(weights, ids, usable_sources(server["seen"]))
 
     def begin(self, start: Start) -> Tree:
@@ -272,5 +279,5 @@ class ClientModels(Weaving):
 
     def collaboration(self, server: Server) -> Tensor | None:
         weights = self.mixture(server, all_ids(server["seen"]))
-        graph_guards.check_mixtures(type(self).__name__, weights)
+        returned.check_mixtures(type(self).__name__, weights)
         return weights

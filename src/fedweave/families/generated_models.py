@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.client.solvers import Solver, clone
 from fedweave.engine import sent_downloads
-from fedweave.engine.guards import states
+from fedweave.engine.guards import returned
 from fedweave.engine.guards.hook_calls import guard_call
 from fedweave.engine.protocol import Method, Server, Start
 from fedweave.families.weaving import split_ids
@@ -109,9 +109,8 @@ class GeneratedModels(Method):
         return {"phi": phi, "optimizer": self.server_solver.init(trees.flatten_paths(phi)), "fixed": fixed}
 
     def init(self, start: Start) -> Server:
-        states.check_shared(type(self).__name__, self.generated_shapes)
         begun = self.begin(start)
-        states.check_pair(f"{type(self).__name__}.begin", begun, "(φ, fixed state)")
+        returned.check_pair(f"{type(self).__name__}.begin", begun, "(φ, fixed state)")
         return self.assemble(*begun)
 
     def admit(self, server: Server, enrolled: Tree, newcomers: int, start: Start) -> Server:
@@ -128,8 +127,13 @@ class GeneratedModels(Method):
             parts = split_ids(ids, self.values_per_client(fixed), self.rowwise)
             with guard_call(self, "generate", phi=phi, fixed=fixed, ids=ids):
                 models = [self.generate(phi, fixed, part) for part in parts]
+            hook, way = f"{type(self).__name__}.generate", "return every parameter of self.generated_shapes"
             for made, part in zip(models, parts, strict=True):
-                states.check_generated(type(self).__name__, made, len(part), self.generated_shapes)
+                returned.check_type(hook, made, dict, "a dictionary of tensors")
+                returned.check_tensors(hook, made)
+                right = {name: [len(part), *shape] for name, shape in self.generated_shapes.items()}
+                given = returned.shapes(trees.select(made, right))
+                returned.check_form(hook, given, right, f"{way}, with a row for each client of ids")
             return {}, {**trees.concat(models), **self.attach(server, ids)}
 
     def aggregate(self, server: Server, ids: Tensor, uploads: Tree, weights: Tensor) -> Server:

@@ -10,8 +10,8 @@ from torch.func import vmap
 
 from fedweave.client.functional import invoke
 from fedweave.client.solvers import SGD, Solver
-from fedweave.engine.guards import weights as graph_guards
 from fedweave.engine.guards.hook_calls import guard_call
+from fedweave.engine.guards.returned import check_mixtures, check_weights
 from fedweave.engine.protocol import Server, Start, init_parameters
 from fedweave.families.base import SplitClient
 from fedweave.families.generated_models import GeneratedModels
@@ -75,7 +75,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         with guard_call(self, "weights", phi=phi, fixed=fixed, ids=ids):
             weights = self.weights(phi, fixed, ids)
         layers = 1 if isinstance(weights, Tensor) and len(weights) == 1 else len(self.task.layers)
-        graph_guards.check_weights(type(self).__name__, weights, layers, len(ids), fixed["models"])
+        check_weights(type(self).__name__, weights, layers, len(ids), fixed["models"])
         return weights
 
     def begin(self, start: Start) -> tuple[Tree, Tree]:
@@ -88,7 +88,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
         ids = all_ids(start.ids)[:1]
         phi, fixed = trees.tree_map(lambda t: t.to(ids.device), (server["phi"], server["fixed"]))
         with torch.no_grad():
-            graph_guards.check_first_weights(type(self).__name__, self._checked_weights(phi, fixed, ids))
+            check_mixtures(type(self).__name__, self._checked_weights(phi, fixed, ids), first=True)
         return server
 
     def generate(self, phi: Tree, fixed: Tree, ids: Tensor) -> Params:
@@ -145,7 +145,7 @@ class LearnedMixtures(Weaving, SplitClient, GeneratedModels):
     def collaboration(self, server: Server) -> Tensor:
         ids = all_ids(next(iter(server["fixed"]["models"].values())))
         alpha = self.alpha(server["phi"], server["fixed"], ids)
-        graph_guards.check_mixtures(type(self).__name__, alpha)
+        check_mixtures(type(self).__name__, alpha)
         retained = self.retained_layers(server["phi"], server["fixed"], ids)
         if retained is None:
             return alpha

@@ -30,7 +30,7 @@ def build(
     default_root = study.folder.resolve().parent.parent / "data" / "partitions"
     root = Path(partitions or default_root)
     study = results.rescore(study, metric) if metric else study
-    tables = results.compute_tables(study, root) if metric else results.load_tables(study, root)
+    tables = results.compute_tables(study, root)
     return write_page(study, tables, root, stale, f"report-{metric}.html" if metric else "report.html")
 
 

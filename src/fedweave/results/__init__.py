@@ -31,7 +31,6 @@ from fedweave.results.selection import (
     validation_scores,
 )
 from fedweave.results.server_records import Graphs, Portrait, graphs, graphs_by_seed, portrait
-from fedweave.results.table_cache import load_tables, read_stored_tables
 from fedweave.results.tables import (
     COLUMNS,
     MIB,

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedweave.tensors.copied import without_copies
 from fedweave.tensors.instructions import CODES, Instruction, Place, memory_of, results_of
+from fedweave.tensors.layer_norms import COMPOSITES
 
 OPERAND = np.dtype([("buffer", np.int64), ("offset", np.int64), ("stride", np.int64, 4)])
 INSTRUCTION = np.dtype([("code", np.int64), ("size", np.int64, 4), ("at", OPERAND, 6)])
@@ -29,7 +30,10 @@ class Unsupported(Exception):
 
 
 class Recorder(TorchDispatchMode):
-    """Records the calls of PyTorch's operations; it keeps all tensors, so that no memory is used twice."""
+    """Records the calls of PyTorch's operations; it keeps all tensors, so that no memory is used twice.
+
+    A composite operation is recorded as those that it consists of.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,6 +44,9 @@ class Recorder(TorchDispatchMode):
         return False  # the other answer imports PyTorch's compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if composite := COMPOSITES.get(func):
+            with self:
+                return composite(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
         self.calls.append((func, _snapshot(args), kwargs or {}, _snapshot(result)))
         return result

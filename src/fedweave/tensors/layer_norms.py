@@ -1,92 +1,52 @@
-"""Rules of the kernel for layer normalisation: sums and elementwise instructions."""
+"""Layer normalisation as operations that the kernel has, in place of PyTorch's own two."""
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fedweave.tensors.array_programs import Builder
+Norm = tuple[Tensor, Tensor, Tensor]
+"""The normalised values, the mean, and one over the standard deviation."""
 
 
-def _mean(b: Builder, out: Tensor, value: Tensor) -> None:
-    """out [m, 1] = the mean of every row of `value` [m, n]."""
-    b.accumulate(out, value, [1])
-    b.elementwise("div", out, out, b.scalar(value.shape[1], out.dtype))
+def _axes(shape: Sequence[int]) -> list[int]:
+    return [*range(-len(shape), 0)]
 
 
-def _rows(b: Builder, value: Tensor, shape: Sequence[int]) -> Tensor:
-    return b.contiguous(value).view(-1, prod(shape))
-
-
-def _normalised(b: Builder, x: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """(x - mean) scale, new."""
-    rows = b.new(x.shape, x.dtype)
-    b.elementwise("sub", rows, x, mean)
-    b.elementwise("mul", rows, rows, scale)
-    return rows
-
-
-def _forward(
-    b: Builder,
-    results: Sequence[Tensor],
-    value: Tensor,
-    shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-) -> None:
-    out, mean, scale = (result.view(-1, size) for result, size in zip(results, (prod(shape), 1, 1), strict=True))
-    x = _rows(b, value, shape)
-    _mean(b, mean, x)
-    squares = _normalised(b, x, mean, b.scalar(1, x.dtype))
-    b.elementwise("mul", squares, squares, squares)
-    _mean(b, scale, squares)
-    b.elementwise("add", scale, scale, b.scalar(eps, scale.dtype))
-    b.elementwise("sqrt", scale, scale)
-    b.elementwise("reciprocal", scale, scale)
-    rows = _normalised(b, x, mean, scale)
-    for name, part in (("mul", weight), ("add", bias)):
-        if part is not None:
-            b.elementwise(name, rows, rows, part.reshape(-1))
-    b.copy(out, rows)
+def _forward(x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float) -> Norm:
+    mean = x.mean(_axes(shape), keepdim=True)
+    centred = x - mean
+    scale = ((centred * centred).mean(_axes(shape), keepdim=True) + eps).sqrt().reciprocal()
+    out = centred * scale
+    out = out if weight is None else out * weight
+    return out if bias is None else out + bias, mean, scale
 
 
 def _backward(
-    b: Builder,
-    results: Sequence[Tensor | None],
     grad: Tensor,
-    value: Tensor,
+    x: Tensor,
     shape: Sequence[int],
     mean: Tensor,
     scale: Tensor,
     weight: Tensor | None,
-    *_: Any,
-) -> None:
-    """slope = scale (g - mean(g) - n mean(g n)) with g = grad weight and n the normalised rows."""
-    grad_value, grad_weight, grad_bias = results
-    g, mean, scale = _rows(b, grad, shape), mean.reshape(-1, 1), scale.reshape(-1, 1)
-    normalised = _normalised(b, _rows(b, value, shape), mean, scale)
-    product, mean_of = b.new(g.shape, g.dtype), b.new(mean.shape, mean.dtype)
-    if grad_weight is not None:
-        b.elementwise("mul", product, g, normalised)
-        b.accumulate(grad_weight.view(-1), product, [0])
-    if grad_bias is not None:
-        b.accumulate(grad_bias.view(-1), g, [0])
-    if grad_value is None:
-        return
-    slope = b.new(g.shape, g.dtype)
-    if weight is None:
-        b.copy(slope, g)
-    else:
-        b.elementwise("mul", slope, g, weight.reshape(-1))
-    b.elementwise("mul", product, slope, normalised)
-    _mean(b, mean_of, product)
-    b.elementwise("mul", product, normalised, mean_of)
-    _mean(b, mean_of, slope)
-    b.elementwise("sub", slope, slope, mean_of)
-    b.elementwise("sub", slope, slope, product)
-    b.elementwise("mul", grad_value.view(g.shape), slope, scale)
+    bias: Tensor | None,
+    needed: Sequence[bool],
+) -> list[Tensor | None]:
+    """slope = scale (g - mean(g) - n mean(g n)) with g = grad weight and n the normalised values."""
+    axes, normalised = _axes(shape), (x - mean) * scale
+    rows = [*range(x.ndim - len(shape))]  # without any, a sum would be over all axes
+    slope = grad if weight is None else grad * weight
+    by_mean = normalised * (slope * normalised).mean(axes, keepdim=True)
+    slope = (slope - slope.mean(axes, keepdim=True) - by_mean) * scale
+    products = (grad * normalised).sum(rows) if rows else grad * normalised
+    return [
+        value if is_needed else None
+        for value, is_needed in zip((slope, products, grad.sum(rows) if rows else grad), needed, strict=True)
+    ]
 
 
-RULES: dict[str, Callable[..., None]] = {"native_layer_norm": _forward, "native_layer_norm_backward": _backward}
+COMPOSITES: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.native_layer_norm.default: _forward,
+    torch.ops.aten.native_layer_norm_backward.default: _backward,
+}

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.tensors import layer_norms
 from fedweave.tensors.array_programs import BLOCK, LANES, ArrayProgram, Builder, Recorder, Unsupported
 from fedweave.tensors.instructions import CODES, Place
 
@@ -425,7 +424,6 @@ RULES: dict[str, Rule] = {
     "sum": _sum,
     "mean": _mean,
     "linalg_vector_norm": _norm,
-    **layer_norms.RULES,
     "_log_softmax": _softmax("log_softmax"),
     "_softmax": _softmax("softmax"),
     "_log_softmax_backward_data": _softmax("log_softmax_backward"),

@@ -1,6 +1,6 @@
 """Where tables of all clients are stored: in memory, or in the files of a `Storage`.
 
-Files are NumPy's `.npy`, [rows, numbers per row] each; a table that needs more rows gets another file.
+Tables whose rows have one length and type share a file (`row_files`), so that a row can move between them.
 """
 
 import shutil
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from fedweave.tensors.row_files import DTYPES, RowFiles, TableVersion
-from fedweave.tensors.tables import StoredRow, Table
+from fedweave.tensors.row_files import DTYPES, RowFile, TableVersion
+from fedweave.tensors.tables import Table, find_stored
 
 LARGE = 2**20  # bytes of a client's result from which on it is written to files
-SEGMENT = 2**29  # largest size of a file of rows in bytes; holes take no space on the disk
+SEGMENT = 2**29  # bytes by which a file of rows grows at most; holes take no space on the disk
 
 
 class Storage:
@@ -31,48 +31,53 @@ class Storage:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._row_files: dict[str, RowFiles] = {}
+        self._files: dict[str, RowFile] = {}
         self._retained: dict[str, list[Table]] = {}
 
     def create_table(self, row: Tensor, clients: int) -> Tensor:
         """A table of `clients` rows that all equal `row` [...]; in memory if a row is one number or of a rare dtype."""
         if row.ndim == 0 or not row.numel() or row.dtype not in DTYPES:
             return row.expand(clients, *row.shape).clone()
-        return Table(TableVersion(self._files_for(row, clients), torch.full((clients,), -1)), row.detach().clone())
+        return Table(TableVersion(self._file_for(row, clients), torch.full((clients,), -1)), row.detach().clone())
 
     def store_rows(self, trees: Any) -> Any:
-        """The results `trees` of one client with large tensors written to files, as `StoredRow`.
+        """The results `trees` of one client with large tensors [...] written to files, as tables [1, ...].
 
         A tensor that is twice in it is written once, and a row that is in a file already stays there.
         """
-        stored: dict[int, StoredRow] = {}
+        stored: dict[int, Table] = {}
 
         def store(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor) or not leaf.ndim or leaf.nbytes < LARGE or leaf.dtype not in DTYPES:
                 return leaf
             if id(leaf) not in stored:
-                stored[id(leaf)] = StoredRow.of(leaf) or self._write_row(leaf)
+                row = find_stored(leaf)
+                stored[id(leaf)] = self._write_row(leaf) if row is None else row
             return stored[id(leaf)]
 
         return tree_map(store, trees)
 
-    def _write_row(self, row: Tensor) -> StoredRow:
-        rows = self._files_for(row)
-        return StoredRow(TableVersion(rows, rows.write(row.reshape(1, -1))), row.new_zeros(()).expand(row.shape))
+    def _write_row(self, row: Tensor) -> Table:
+        rows = self._file_for(row)
+        default = row.new_zeros(()).expand(row.shape)  # of no row, and without memory
+        return Table(TableVersion(rows, rows.write(row.reshape(1, -1))), default)
 
-    def _files_for(self, row: Tensor, clients: int = SEGMENT // LARGE) -> RowFiles:
-        """The files of rows as long as `row`: tables of such rows share them, so that a row can move between them."""
-        for rows in self._row_files.values():
+    def _file_for(self, row: Tensor, clients: int = SEGMENT // LARGE) -> RowFile:
+        """The file of rows as long as `row`."""
+        for rows in self._files.values():
             if (rows.width, rows.dtype) == (row.numel(), row.dtype):
                 return rows
         self.folder.mkdir(parents=True, exist_ok=True)
-        name = f"{1 + max(map(int, self._row_files), default=0):04d}"
-        self._row_files[name] = RowFiles(self.folder, name, row.numel(), row.dtype, _length(row, clients))
-        return self._row_files[name]
+        name = f"{1 + max(map(int, self._files), default=0):04d}"
+        return self._add_file(name, row, max(1, min(clients, SEGMENT // row.nbytes)))
+
+    def _add_file(self, name: str, row: Tensor, step: int) -> RowFile:
+        self._files[name] = RowFile(self.folder / f"{name}.rows", row.numel(), row.dtype, step)
+        return self._files[name]
 
     def flush(self) -> None:
         """Write all rows to the disk."""
-        for rows in self._row_files.values():
+        for rows in self._files.values():
             rows.flush()
 
     def retain(self, checkpoint: str, tree: Any) -> None:
@@ -89,19 +94,15 @@ class Storage:
         Raises:
             OSError, ValueError: a file is missing or damaged.
         """
-        name, default = record["rows"], record["default"]
-        if name not in self._row_files:
-            rows = RowFiles(self.folder, name, default.numel(), default.dtype, record["length"])
-            rows.open(record["files"])
-            self._row_files[name] = rows
-        return Table(TableVersion(self._row_files[name], record["slots"].long()), default)
+        name, slots, default = record["rows"], record["slots"].long(), record["default"]
+        rows = self._files.get(name) or self._add_file(name, default, record["step"])
+        rows.open(int(slots.max()) + 1)
+        return Table(TableVersion(rows, slots), default)
 
     def remove_unused_files(self) -> None:
         """Remove files of tables in no checkpoint; a process leaves them if it is killed soon after it made them."""
-        in_use = {f"{name}-{i}.npy" for name, rows in self._row_files.items() for i in range(rows.files)}
-        for path in self.folder.glob("*.npy"):
-            if path.name not in in_use:
-                path.unlink()
+        for path in {*self.folder.glob("*.rows")} - {rows.path for rows in self._files.values()}:
+            path.unlink()
 
     def clear(self) -> None:
         """Remove all files; tables that are in use can still be read."""
@@ -114,14 +115,8 @@ def tables_to_records(tree: Any) -> Any:
 
 
 def _build_record(table: Table) -> dict[str, Any]:
-    rows = table.version.rows
-    location = {"rows": rows.name, "files": rows.files, "length": rows.length}
-    return {**location, "slots": table.version.slots.int(), "default": table.default.cpu()}
-
-
-def _length(row: Tensor, clients: int) -> int:
-    """Rows of a file."""
-    return max(1, min(clients, SEGMENT // row.nbytes))
+    rows, slots = table.version.rows, table.version.slots.int()
+    return {"rows": rows.path.stem, "step": rows.step, "slots": slots, "default": table.default.cpu()}
 
 
 def records_to_tables(tree: Any, storage: Storage) -> Any:
@@ -131,7 +126,7 @@ def records_to_tables(tree: Any, storage: Storage) -> Any:
         OSError, ValueError: as `Storage.restore_table`.
     """
     if isinstance(tree, dict):
-        if tree.keys() == {"rows", "files", "length", "slots", "default"}:
+        if tree.keys() == {"rows", "step", "slots", "default"}:
             return storage.restore_table(tree)
         return {name: records_to_tables(value, storage) for name, value in tree.items()}
     return type(tree)(records_to_tables(value, storage) for value in tree) if isinstance(tree, tuple | list) else tree

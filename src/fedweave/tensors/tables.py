@@ -11,7 +11,6 @@ and `tensordot` with weights. Any other function gets the whole table as a tenso
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -63,7 +62,7 @@ class Table(Tensor):
 
     def __repr__(self) -> str:  # type: ignore[override]
         written = int((self.version.slots >= 0).sum())
-        return f"Table({[*self.shape]}, {self.dtype}, {written} rows in {self.version.rows.folder})"
+        return f"Table({[*self.shape]}, {self.dtype}, {written} rows in {self.version.rows.path})"
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.to_tensor().__reduce_ex__(protocol)
@@ -81,11 +80,10 @@ class Table(Tensor):
         return values
 
     def read_row(self, i: int) -> Tensor:
-        """Row `i` in memory. `StoredRow.of` finds its place in the files, if it is there."""
+        """Row `i` in memory. `find_stored` finds its place in the files, if it is there."""
         row, slot = self.rows_at(torch.tensor([i]))[0], self.version.slots[i : i + 1]
         if int(slot) >= 0:
-            stored = StoredRow(TableVersion(self.version.rows, slot), self.default)
-            row.stored = stored, row._version  # type: ignore[attr-defined]
+            row.stored = Table(TableVersion(self.version.rows, slot), self.default), row._version  # type: ignore[attr-defined]
         return row
 
     def with_rows(self, ids: Tensor, values: Tensor) -> "Table":
@@ -135,40 +133,24 @@ class Table(Tensor):
         return result, squares
 
 
-@dataclass(frozen=True, eq=False)
-class StoredRow:
-    """One row in a file, which takes its place in a table without a copy in memory.
-
-    Attributes:
-        version: its slot [1].
-        like: a tensor of the row's shape, type and device.
-    """
-
-    version: TableVersion
-    like: Tensor
-
-    @classmethod
-    def of(cls, row: Tensor) -> "StoredRow | None":
-        """Where `row`, if it is of `Table.read_row` and nobody has written into it, stands in the files."""
-        stored, writes = getattr(row, "stored", (None, 0))
-        return stored if row._version == writes else None
+def find_stored(row: Tensor) -> Table | None:
+    """The table [1, ...] of `row`, if it is of `Table.read_row` and nobody has written into it."""
+    stored, writes = getattr(row, "stored", (None, 0))
+    return stored if row._version == writes else None
 
 
-def join_rows(rows: Sequence[StoredRow | Tensor]) -> Tensor:
-    """The table of `rows`; a tensor in memory if some of them are not in the same files.
+def join_rows(rows: Sequence[Tensor]) -> Tensor:
+    """The table of clients' `rows`, tables [1, ...] or tensors [...]; in memory if they are not all in one file.
 
     Raises:
         RuntimeError: rows of several shapes.
     """
-    first = rows[0]
-    if isinstance(first, StoredRow) and all(
-        isinstance(row, StoredRow) and row.version.rows is first.version.rows and row.like.shape == first.like.shape
-        for row in rows
-    ):
-        slots = torch.cat([row.version.slots for row in rows if isinstance(row, StoredRow)])
-        default = first.like.new_zeros(()).expand(first.like.shape)  # of no row, and without memory
-        return Table(TableVersion(first.version.rows, slots), default)
-    return torch.stack([Table(r.version, r.like)[0] if isinstance(r, StoredRow) else r for r in rows])
+    stored = [row for row in rows if isinstance(row, Table)]
+    file, shape = stored[0].version.rows, stored[0].shape
+    if len(stored) == len(rows) and all(row.version.rows is file and row.shape == shape for row in stored):
+        slots = torch.cat([row.version.slots for row in stored])
+        return Table(TableVersion(file, slots), stored[0].default.new_zeros(()).expand(shape[1:]))
+    return torch.stack([row[0] if isinstance(row, Table) else row for row in rows])
 
 
 class _Mixture(torch.autograd.Function):

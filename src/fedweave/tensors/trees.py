@@ -1,7 +1,7 @@
 """Trees: nested dictionaries of tensors. A stacked tree has a leading client axis, [N, ...] or [P, ...]."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fedweave.tensors.storage import current_storage
-from fedweave.tensors.tables import StoredRow, Table, join_rows
+from fedweave.tensors.tables import Table, join_rows
 
 Tree = Any
 Params = dict[str, Tensor]
@@ -106,8 +106,8 @@ def stack(trees: Sequence[Tree]) -> Tree:
     return tree_map(stack_leaves, *trees)
 
 
-def _stack(leaves: Sequence[Tensor | StoredRow]) -> Tensor:
-    if any(isinstance(leaf, StoredRow) for leaf in leaves):
+def _stack(leaves: Sequence[Tensor]) -> Tensor:
+    if any(isinstance(leaf, Table) for leaf in leaves):
         return join_rows(leaves)
     return leaves[0]._base if _is_view_of_stack(leaves) else torch.stack(leaves)  # type: ignore
 
@@ -125,7 +125,7 @@ def collect_for_stack(trees: Iterable[Tree], count: int) -> list[Tree]:
 
         def move_leaf(leaf: Tensor) -> Tensor:
             position = next(counter)
-            if isinstance(leaf, StoredRow):
+            if isinstance(leaf, Table):
                 return leaf
             if id(leaf) not in copies and leaf._base is None and leaf.nbytes >= LARGE:
                 rows = stacks.setdefault(position, leaf.new_empty((count, *leaf.shape)))
@@ -255,6 +255,19 @@ def flatten_paths(tree: Tree, prefix: str = "") -> Params:
     for key, value in tree.items():
         out.update(flatten_paths(value, f"{prefix}{key}/") if isinstance(value, dict) else {f"{prefix}{key}": value})
     return out
+
+
+def named_leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, leaf) of dictionaries, tuples and lists, such as ("model.fc.bias", its tensor); "" for a leaf alone."""
+    if isinstance(tree, Mapping):
+        parts: Iterable[tuple[Any, Any]] = tree.items()
+    elif isinstance(tree, tuple | list):
+        parts = zip(tree._fields, tree, strict=True) if hasattr(tree, "_fields") else enumerate(tree)
+    else:
+        yield path, tree
+        return
+    for name, part in parts:
+        yield from named_leaves(part, f"{path}.{name}" if path else str(name))
 
 
 def unflatten_paths(params: Params) -> Tree:

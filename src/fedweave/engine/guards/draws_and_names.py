@@ -9,17 +9,15 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedweave.errors import BadInput, format_value, suggest
-from fedweave.tensors.trees import Params
 
 MT19937_BYTES = 625 * 4  # 624 words and the position of the next one
 KEYED = (
@@ -99,8 +97,8 @@ def _generators() -> tuple[Any, ...]:
     return torch.get_rng_state().numpy().tobytes(), numpy_state, random.getstate()
 
 
-def check_local_names(hook: str, names: object, known: frozenset[str]) -> None:
-    """Refuse names returned by `hook`, which are to stay with a client, if the model has no such name in `known`.
+def check_names(hook: str, names: object, known: Collection[str], way: str) -> None:
+    """Refuse `names` of parameters, returned by `hook` or given to it, that are not `known`; `way` says which are.
 
     Raises:
         BadInput: naming the hook, the name and the nearest one of the model.
@@ -109,12 +107,8 @@ def check_local_names(hook: str, names: object, known: frozenset[str]) -> None:
         raise BadInput(hook, f"{format_value(names)} is not a tuple of names; for example self.task.head")
     for name in names:
         if name not in known:
-            raise BadInput(
-                hook,
-                f"{format_value(name)} is not a parameter of the model, so that nothing would stay with the "
-                f"client; {suggest(str(name), known)}return self.task.head, or "
-                "self.task.layers['NAME'] for a layer",
-            )
+            problem = f"{format_value(name)} is not a parameter of the model"
+            raise BadInput(hook, f"{problem}; {suggest(str(name), known)}{way}")
 
 
 def trainable_names(name: str, names: Iterable[str], model: Mapping[str, Any]) -> tuple[str, ...]:
@@ -123,24 +117,13 @@ def trainable_names(name: str, names: Iterable[str], model: Mapping[str, Any]) -
     Raises:
         BadInput: there are none, or one is none of the model's.
     """
-    if isinstance(names, str):
-        raise BadInput(
-            f"{name}: descend", f"names {format_value(names)} is not a tuple of names; for example self.task.head"
-        )
-    chosen = tuple(names)
-    if not chosen:
+    check_names(f"{name}: descend", names, model, "names of the client's model are in self.task.params")
+    if not (chosen := tuple(names)):
         raise BadInput(
             f"{name}: descend",
             "there are no parameters to train; name some, such as self.task.head, and where the "
             "model has no layer but its head, take a deeper one",
         )
-    for key in chosen:
-        if key not in model:
-            raise BadInput(
-                f"{name}: descend",
-                f"the model has no parameter {format_value(key)}; {suggest(str(key), model)}"
-                "names of the client's model are in self.task.params",
-            )
     return chosen
 
 
@@ -163,48 +146,3 @@ def planned_epochs(name: str, epochs: slice, plan: Any) -> Any:
     raise BadInput(
         f"{name}: descend", f"epochs {epochs.start or 0} to {epochs.stop}, but a round draws {available}; {remedy}"
     )
-
-
-def check_trained(name: str, fit: object, expected: type) -> None:
-    """Refuse what `fit` of the method `name` returned if it is not what `descend` returns.
-
-    Raises:
-        BadInput: naming the type.
-    """
-    if not isinstance(fit, expected):
-        raise BadInput(f"{name}.fit", f"returned a {type(fit).__name__}; return what self.descend returns")
-
-
-def read_numbers(name: str, diagnostics: Mapping[str, Any]) -> dict[str, float]:
-    """The `diagnostics` of the method `name` as numbers.
-
-    Raises:
-        BadInput: an entry is not a single number.
-    """
-    for key, value in diagnostics.items():
-        if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)):
-            raise BadInput(f"{name}.diagnostics", f"{key} is {describe(value)}; return one number, such as its mean")
-    return {key: float(value) for key, value in diagnostics.items()}
-
-
-def check_merged(name: str, old: Params, new: object) -> None:
-    """Refuse what `merge` of the method `name` returned if it is not a model like `old`.
-
-    Raises:
-        BadInput: naming the type, the missing or unknown tensors, or the tensor of another shape or type.
-    """
-    if not isinstance(new, Mapping):
-        raise BadInput(f"{name}.merge", f"returned a {type(new).__name__}; return the tensors of the new model by name")
-    if names := sorted(new.keys() ^ old.keys()):
-        raise BadInput(
-            f"{name}.merge",
-            f"{'lacks' if names[0] in old else 'adds'} {names[0]}; return a tensor for each name of old",
-        )
-    for key, value in old.items():
-        if (given := describe(new[key])) != (expected := describe(value)):
-            raise BadInput(f"{name}.merge", f"{key} is {given}, and before {expected}; keep shape and type")
-
-
-def describe(value: object) -> str:
-    """Shape and type of a tensor, or the type of what is none."""
-    return f"{[*value.shape]} of {value.dtype}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

@@ -10,14 +10,14 @@ tensor that they are parts of.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
 from fedweave.engine.clients import Cohort
 from fedweave.errors import BadInput
 from fedweave.registry import error_line, users_file
-from fedweave.tensors.trees import Tree
+from fedweave.tensors.trees import Tree, named_leaves
 
 COPY = "write into a copy, x.clone(), or use an operation that returns a new tensor, such as x + y in place of x += y"
 # Parts of PyTorch's own messages about writes that cannot be done: for one client of several at once, or in autograd.
@@ -32,21 +32,8 @@ IMPOSSIBLE = (
 MOST_NAMES = 8  # of a dictionary in a message
 _compares: ContextVar[bool] = ContextVar("compares", default=False)
 
-
-class _Snapshot(NamedTuple):
-    """What a hook was given.
-
-    Attributes:
-        names: of the entries of every container, from the outermost one on.
-        leaves: everything that is not a container, in this order.
-        versions: how often each leaf was written to.
-        copies: of the leaves, if values are compared.
-    """
-
-    names: list[tuple[Any, ...]]
-    leaves: list[Any]
-    versions: list[int | None]
-    copies: list[Any]
+Snapshot = dict[str, tuple[Any, int | None, Any]]
+"""Path -> a leaf, how often it was written to, and its copy if values are compared."""
 
 
 @contextmanager
@@ -60,14 +47,12 @@ def guard_call(method: object, hook: str, **given: Tree) -> Iterator[None]:
     name, before = f"{type(method).__name__}.{hook}", _snapshot(given)
     try:
         yield
-    except KeyError as error:
+    except (KeyError, IndexError) as error:
         if users_file(type(method)) is None:
             raise
-        raise BadInput(_describe_missing(type(method), name, error, given)) from error
-    except IndexError as error:
-        if users_file(type(method)) is None:
-            raise
-        raise BadInput(_describe_range(type(method), name, error)) from error
+        what = _describe_missing(error, given) if isinstance(error, KeyError) else _describe_range(error)
+        place = _describe_place(type(method), error)
+        raise BadInput(f"{name}, or a function that it calls{place}, reads {what}") from error
     except RuntimeError as error:
         if not any(words in str(error) for words in IMPOSSIBLE):
             raise
@@ -77,23 +62,19 @@ def guard_call(method: object, hook: str, **given: Tree) -> Iterator[None]:
         raise BadInput(f"{name}, or a function that it calls, {change}")
 
 
-def _describe_missing(cls: type, name: str, error: KeyError, given: dict[str, Tree]) -> str:
-    """The entry that is not there, the line that reads it, and the entries that the hook `name` was given."""
-    place = _describe_place(cls, error)
+def _describe_missing(error: KeyError, given: dict[str, Tree]) -> str:
+    """The entry that is not there, and the entries that the hook was given."""
     trees = {argument: tree for argument, tree in given.items() if isinstance(tree, dict) and argument != "data"}
     entries = "; ".join(f"{argument}: {_list_names(tree)}" for argument, tree in trees.items())
-    return (
-        f"{name}, or a function that it calls{place}, reads the entry {error}, which is not there; it was given "
-        f"{entries or 'no dictionary'}"
-    )
+    return f"the entry {error}, which is not there; it was given {entries or 'no dictionary'}"
 
 
-def _describe_range(cls: type, name: str, error: IndexError) -> str:
-    """The row that is not there, and the line that reads it."""
+def _describe_range(error: IndexError) -> str:
+    """The row that is not there."""
     reason = str(error).splitlines()[0].rstrip(".")
     return (
-        f"{name}, or a function that it calls{_describe_place(cls, error)}, reads a row that is not there: {reason}; "
-        "a table of clients needs a row for each client, and for those that join later too (add_rows or admit)"
+        f"a row that is not there: {reason}; a table of clients needs a row for each client, and for those that join "
+        "later too (add_rows or admit)"
     )
 
 
@@ -128,68 +109,30 @@ def compare_values() -> Iterator[None]:
         _compares.reset(token)
 
 
-def _snapshot(tree: Tree) -> _Snapshot:
-    names, leaves = list[tuple[Any, ...]](), list[Any]()
-    _collect(tree, names, leaves)
-    versions = [getattr(leaf, "_version", None) for leaf in leaves]
-    copies = [leaf.detach().clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves] if _compares.get() else []
-    return _Snapshot(names, leaves, versions, copies)
+def _snapshot(tree: Tree) -> Snapshot:
+    copies = _compares.get()
+    return {
+        path: (
+            leaf,
+            getattr(leaf, "_version", None),
+            leaf.detach().clone() if copies and isinstance(leaf, Tensor) else leaf,
+        )
+        for path, leaf in named_leaves(tree)
+    }
 
 
-def _collect(tree: Tree, names: list[tuple[Any, ...]], leaves: list[Any]) -> None:
-    """Append the names of all containers and all leaves of `tree`, which is a container."""
-    parts = _parts(tree)
-    names.append(tuple(parts))
-    for part in parts.values():
-        if isinstance(part, dict | tuple | list):
-            _collect(part, names, leaves)
-        else:
-            leaves.append(part)
-
-
-def _parts(tree: Tree) -> dict[Any, Any]:
-    """The entries of a container by name, or by position where they have no names."""
-    if isinstance(tree, dict):
-        return tree
-    return tree._asdict() if hasattr(tree, "_asdict") else dict(enumerate(tree))
-
-
-def _find_change(before: _Snapshot, tree: Tree) -> str:
+def _find_change(before: Snapshot, tree: Tree) -> str:
     """What differs between a snapshot and `tree` now, in words; empty if nothing does."""
-    after = _snapshot(tree)
-    if before.names != after.names:
-        change = _changed_names(before.names, after.names, _paths(tree, containers=True))
+    after = dict(named_leaves(tree))
+    if others := [path for path in (*after, *before) if (path in after) != (path in before)]:
+        change = f"adds {others[0]} to" if others[0] in after else f"removes {others[0]} from"
         return f"{change} a dictionary that is used after the call; return a new dictionary with new tensors"
-    for k, (old, new) in enumerate(zip(before.leaves, after.leaves, strict=True)):
-        if old is not new:
-            path = _paths(tree)[k]
+    for path, (old, version, copy) in before.items():
+        if old is not after[path]:
             return f"replaces {path}, which is used after the call; return a new dictionary with new tensors"
-        if before.versions[k] != after.versions[k] or (before.copies and not _is_equal(before.copies[k], new)):
-            return f"writes into {_paths(tree)[k]}, which is used after the call; {COPY}"
+        if getattr(old, "_version", None) != version or not _is_equal(copy, old):
+            return f"writes into {path}, which is used after the call; {COPY}"
     return ""
-
-
-def _changed_names(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]], paths: list[str]) -> str:
-    """What happened to the first container with other entries, by the `paths` of those after the call."""
-    if len(before) != len(after):  # so that the paths are those of other containers
-        return "changes"
-    for old, new, path in zip(before, after, paths, strict=True):
-        if added := [name for name in new if name not in old]:
-            return f"adds {path}{added[0]} to"
-        if removed := [name for name in old if name not in new]:
-            return f"removes {path}{removed[0]} from"
-    return "changes"
-
-
-def _paths(tree: Tree, path: str = "", *, containers: bool = False) -> list[str]:
-    """Paths of the leaves of `tree` in the order of `_collect`, or of its containers, which end with a dot."""
-    paths = [path] if containers else []
-    for name, part in _parts(tree).items():
-        if isinstance(part, dict | tuple | list):
-            paths += _paths(part, f"{path}{name}.", containers=containers)
-        elif not containers:
-            paths.append(f"{path}{name}")
-    return paths
 
 
 def _is_equal(copy: Any, leaf: Any) -> bool:
