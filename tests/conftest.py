@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 torch.set_num_threads(1)
-pytest_plugins = ["limits"]
+pytest_plugins = ["forked"]
 # Groups of tests that take half a minute or more. Those of `make acceptance` come first: one of them takes minutes.
 FIRST = (
     "prefect",
@@ -69,21 +69,17 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(trylast=True)  # of the tests that are selected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file run in one process, which makes their shared fixtures once, unless a file sets other groups.
+    """The groups of `FIRST` begin first, then those of many tests: a long group at the end would leave cores idle."""
+    from forked import group_of
 
-    The groups of `FIRST` begin first, then those of many tests: a long group at the end would leave cores idle.
-    """
-    for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-    group_of = {item: item.get_closest_marker("xdist_group").args[0] for item in items}
-    sizes = Counter(group_of.values())
+    groups = {item: group_of(item) for item in items}
+    sizes = Counter(groups.values())
     places = {group: place for place, group in enumerate(FIRST)}
 
     def place(item: pytest.Item) -> tuple[int, int, str, Path]:
-        group = group_of[item]
+        group = groups[item]
         return places.get(group, len(FIRST)), -sizes[group], group, item.path
 
     items.sort(key=place)
