@@ -167,8 +167,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell begin with SIGINT ignored
     with tempfile.TemporaryDirectory(prefix="fw-", dir=choose_folder()) as run:
-        # More processes than cores, because some tests wait for servers.
-        command = [sys.executable, "-m", "pytest", f"-n{cores() + 1}", *sys.argv[1:]]
+        # More processes than cores, because many tests wait for processes and servers.
+        command = [sys.executable, "-m", "pytest", f"-n{cores() + 2}", *sys.argv[1:]]
         return run_watched(command, run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT))
 
 
