@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 torch.set_num_threads(1)
-pytest_plugins = ["limits"]
-# Groups of tests that take half a minute or more. Those of `make acceptance` come first: one of them takes minutes.
+pytest_plugins = ["forked"]
+# Groups that take longest, and those of few tests that take long: at the end, one of them would leave cores idle. Those
+# of `make acceptance` come first: one of them takes minutes.
 FIRST = (
     "prefect",
     "tests/deployment/test_flower.py",
@@ -34,18 +35,34 @@ FIRST = (
     "tests/comparison/test_examples.py",
     "faults",
     "pipeline",
-    "tests/test_limits.py",
-    "code",
-    "tests/pipelines/test_tune.py",
-    "tests/report/test_report.py",
-    "tests/data/test_fuzz.py",
-    "tests/runs/test_determinism.py",
     "tracking",
-    "tests/comparison/test_api.py",
-    "tests/pipelines/test_single_run.py",
-    "tests/comparison/test_other_metrics.py",
+    "tests/runs/test_determinism.py",
+    "tests/pipelines/test_interrupted_commands.py",
+    "tests/report/test_report.py",
+    "tests/test_limits.py",
+    "tests/pipelines/test_tune.py",
     "tests/recommendation/test_recommend.py",
+    "code",
+    "tests/pipelines/test_own_data.py",
+    "tests/comparison/test_api.py",
+    "tests/pipelines/test_flow_options.py",
+    "tests/contestants/test_flbench.py",
+    "tests/comparison/test_adapters.py",
+    "tests/comparison/test_leaderboard.py",
     "tests/results/test_summary.py",
+    "tests/contestants/test_programs.py",
+    "tests/pipelines/test_answers.py",
+    "tests/comparison/test_rates.py",
+    "tests/pipelines/test_single_run.py",
+    "tests/lifecycle/test_kills.py",
+    "tests/lifecycle/test_sites.py",
+    "tests/data/test_fuzz.py",
+    "tests/results/test_stale.py",
+    "tests/pipelines/test_exit_codes.py",
+    "tests/lifecycle/test_warm_start.py",
+    "tests/pipelines/test_lifecycle_commands.py",
+    "tests/comparison/test_library.py",
+    "tests/test_forked.py",
 )
 
 
@@ -69,21 +86,17 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+@pytest.hookimpl(trylast=True)  # of the tests that are selected
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of a file run in one process, which makes their shared fixtures once, unless a file sets other groups.
+    """The groups of `FIRST` begin first, then those of many tests."""
+    from forked import group_of
 
-    The groups of `FIRST` begin first, then those of many tests: a long group at the end would leave cores idle.
-    """
-    for item in items:
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
-    group_of = {item: item.get_closest_marker("xdist_group").args[0] for item in items}
-    sizes = Counter(group_of.values())
+    groups = {item: group_of(item) for item in items}
+    sizes = Counter(groups.values())
     places = {group: place for place, group in enumerate(FIRST)}
 
     def place(item: pytest.Item) -> tuple[int, int, str, Path]:
-        group = group_of[item]
+        group = groups[item]
         return places.get(group, len(FIRST)), -sizes[group], group, item.path
 
     items.sort(key=place)
