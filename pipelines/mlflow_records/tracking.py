@@ -93,7 +93,7 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
             outcome = versions.synchronise(store, [*entries.units(study, tables)])
             model_ids = registry.log_models(store, study, tables, outcome.ids, models)
             refusals = registry.register_best_models(store, study, tables, outcome.ids, model_ids)
-            views.describe(store, study, tables.board)
+            views.describe(store, study)
             links = {task: views.link(store, task) for task in results.by_task(study)}
             artifacts = store.client.get_experiment(store.experiment).artifact_location
             stamp.write(digest, study.name, mlflow.get_tracking_uri(), links, artifacts)

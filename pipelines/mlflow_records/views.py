@@ -2,12 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from urllib.parse import quote, unquote
 
-import pandas as pd
-
-from fedweave import results
+from fedweave import metrics, results
 from fedweave.results import Run, Study
 
 from .. import addresses
@@ -21,10 +19,13 @@ The methods on each task, best first: {links}.
 `leaky` (a method that trains on test rows). `verdict` is against the leader: `best` (better than all others), `lead`,
 `equivalent` (within the margin), `open` (neither a difference nor equivalence is shown), `behind`, `no verdict` (as
 with one seed), or the reason why a run has no rank (`not federated`, `trained on test rows`).
-`pre` is the score of the models as received, `post` after local training; a method's score is one of the two.
-What a method's graph shows: `group_auc`, `group_precision`, `group_mass` (true groups), `similarity_correlation`
-(targets that are alike), `edge_value_correlation` (the gain by a source), and whether it has collapsed: `row_variation`
-(0: one mixture for all), `effective_sources`, `distance_to_uniform`, `distance_to_self`, as in leaderboard.csv.
+`pre` is the score of the models as received, `post` after local training; a method's score is one of the two: {scores}.
+`std` is over seeds, `worst10` the mean of the worst tenth of the clients. `bytes` (in both directions) and `seconds` of
+training are those of one seed.
+What a method's graph shows, if you choose it under Columns: `group_auc`, `group_precision`, `group_mass` (true groups),
+`similarity_correlation` (targets that are alike), `edge_value_correlation` (the gain by a source), and whether it has
+collapsed: `row_variation` (0: one mixture for all), `effective_sources`, `distance_to_uniform`, `distance_to_self`, as
+in leaderboard.csv.
 `record` says whether it shows the results of now (`current`) or earlier ones (`superseded`, with reason and commit).
 Across studies: choose several experiments, then filter by `tags.kind = 'method' AND tags.record = 'current' AND
 tags.dataset = '{dataset}'` and sort by `metrics.{metric}`.
@@ -36,19 +37,18 @@ COLUMNS = ("std", "worst10", "rank", "bytes", "seconds", "pre", "post")  # in ad
 MAX_TAG_LENGTH = 5000  # characters of a tag of an experiment
 
 
-def describe(store: Store, study: Study, board: pd.DataFrame) -> None:
-    """Bring the experiment's description and the saved views of its tasks up to date; `board` is the leaderboard."""
+def describe(store: Store, study: Study) -> None:
+    """Bring the experiment's description and the saved views of its tasks up to date."""
     tasks = results.by_task(study)
     stored = store.client.get_experiment(store.experiment).tags
     views = {task: link(store, task) for task in tasks} | other_views(store, stored)
     links = ", ".join(f"[{name}]({address})" for name, address in views.items())
     first = study.runs[0]
-    about = ABOUT.format(links=links, dataset=first.info["dataset"], metric=first.info["metric"])
+    names = dict.fromkeys(str(run.info["metric"]) for run in study.runs)
+    scores = "; ".join(f"`{name}` ({metrics.title(name)})" for name in names)
+    about = ABOUT.format(links=links, scores=scores, dataset=first.info["dataset"], metric=first.info["metric"])
     tags = {KIND_TAG: "custom_model_development", "mlflow.note.content": about[:MAX_TAG_LENGTH]}
-    tags |= {
-        VIEW_TAG + key(store, task): saved_view(store, runs, graph_measures(board[board["task"] == task]))
-        for task, runs in tasks.items()
-    }
+    tags |= {VIEW_TAG + key(store, task): saved_view(store, runs) for task, runs in tasks.items()}
     for name, text in tags.items():
         if stored.get(name) != text:
             store.client.set_experiment_tag(store.experiment, name, text)
@@ -84,15 +84,13 @@ def run_filter(store: Store, run: Run) -> str:
     return " AND ".join((*conditions, *filter(None, [owner.project_filter(store.project)])))
 
 
-def graph_measures(board: pd.DataFrame) -> list[str]:
-    """The names of the measures that graphs of a task's methods have."""
-    return [name for name in results.MEANING if board[name].notna().any()]
+def saved_view(store: Store, runs: list[Run]) -> str:
+    """The view of a task as MLflow stores it: filter, order, and columns.
 
-
-def saved_view(store: Store, runs: list[Run], graphs: Sequence[str] = ()) -> str:
-    """The view of a task as MLflow stores it: filter, order, and columns, with the measures `graphs` of graphs."""
+    MLflow orders columns by name: measures of graphs among them would push the score and the rank out of sight.
+    """
     metric = str(runs[0].info["metric"])
-    score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS, *graphs))
+    score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS))
     state = {
         "searchFilter": run_filter(store, runs[0]),
         "orderByKey": score,

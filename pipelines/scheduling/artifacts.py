@@ -95,13 +95,13 @@ def publish(study: str) -> None:
 
 def _rows(tables: "Tables") -> Iterator[dict[str, str]]:
     """A row for every run, best first on each task, with the results of the tests; the report has more columns."""
-    from fedweave import results
+    from fedweave import metrics, results
     from fedweave.results.marks import CONTROLS, SYMBOLS, control_column
 
     for _, part in tables.board.groupby("task", sort=False):
         for text, row in zip(results.leaderboard_rows(part), part.to_dict("records"), strict=True):
             yield {
-                "task": f"{row['task']}, {row['metric']}",
+                "task": f"{row['task']}, {row['metric']}{metrics.unit(row['metric'])}",
                 "#": text["rank"],
                 "method": text["method"],
                 "mean ± std": results.format_score(row["mean"], row["std"], row["metric"]),

@@ -38,7 +38,8 @@ def write_lines(path: Path, lines: list[str]) -> Path:
 def test_lines_with_more_fields_than_the_header_move_no_value(extra: str, tmp_path: Path) -> None:
     """pandas would use the first field as the index, and move every value to the column before its own."""
     file = write_lines(tmp_path / "rows.csv", [LINES[0], *(line + extra for line in LINES[1:])])
-    with pytest.raises(fw.BadInput, match=r"rows\.csv: its lines have more fields than its header; name every column"):
+    line = r"rows\.csv: its lines have more fields than its header, 'ward,age,code,days,died'; name every column"
+    with pytest.raises(fw.BadInput, match=line):
         read_table(file)
 
 
@@ -130,6 +131,9 @@ LABELS = {
     "such as '0.5', but not '?'": [*(f"{i % 30}.5" for i in range(COUNT - 1)), "?"],
     "such as '0', but not 'none'": [*(str(i % 30) for i in range(COUNT - 1)), "none"],
     "such as '1,000.25'": [f"{1 + i % 30},000.25" for i in range(COUNT)],
+    "such as '$1,000.25'": [f"${1 + i % 30},000.25" for i in range(COUNT)],
+    "such as '0 kg'": [f"{i % 30} kg" for i in range(COUNT)],
+    "such as '0.5%'": [f"{i % 30}.5%" for i in range(COUNT)],
 }
 
 
@@ -157,6 +161,48 @@ def test_separators_of_thousands_are_named() -> None:
         notes = fw.Federation.from_pandas(TABLE.assign(cost=values), **NAMES).notes
         assert [note for note in notes if note.startswith("column 'cost': 100 % of its values are numbers")]
         assert any(note.endswith(advice) for note in notes)
+
+
+ODD = {
+    "column 'odd': 100 % of its values are numbers": [f"{i % 30} kg" for i in range(COUNT)],
+    "column 'odd': 95 % of its values are numbers": [f"{i % 30}kg" if i % 20 else "none" for i in range(COUNT)],
+    "values of column 'odd' 'No' and 'no' differ only in spelling": ["yes", "No", "no"] * (COUNT // 3),
+    "column 'odd' holds dates or times, such as '1 Jan 2020'": [f"{1 + i % 28} Jan 2020" for i in range(COUNT)],
+    "column 'odd' holds dates or times, such as 'Jan 1, 2020'": [f"Jan {1 + i % 28}, 2020" for i in range(COUNT)],
+    "column 'odd' holds dates or times, such as '00:15'": [f"{i % 24:02}:15" for i in range(COUNT)],
+    "column 'odd' holds dates, such as 20200101, and is read as a number": [20200101 + i % 28 for i in range(COUNT)],
+    "": [f"{1 + i % 3}{'ABCD'[i % 4]}" for i in range(COUNT)],  # seats
+}
+
+
+@pytest.mark.parametrize("line", ODD)
+def test_values_that_are_hardly_meant_so_are_named(line: str) -> None:
+    notes = fw.Federation.from_pandas(TABLE.assign(odd=ODD[line]), **NAMES).notes
+    assert [note[: len(line)] for note in notes if "'odd'" in note] == [line] * bool(line)
+
+
+def test_codes_that_are_read_as_numbers_are_named(tmp_path: Path) -> None:
+    """Of features alone: the number of a patient that is left out is no number that models see."""
+    codes = [f"{i % 30:03}" for i in range(COUNT)]
+    file = tmp_path / "rows.csv"
+    TABLE.assign(zip=codes, patient=codes, share="0.5").to_csv(file, index=False)
+    notes = fw.Federation.from_file(file, exclude=["patient"], **NAMES).notes
+    line = "column 'zip': '000' is read as the number 0; if it is a code, write a letter before it, or read the file"
+    assert [note[: len(line)] for note in notes] == [line]
+
+
+@pytest.mark.parametrize("column", ["ward", "died"])
+@pytest.mark.parametrize("blank", [" ", ""])
+def test_a_blank_name_is_a_missing_one(column: str, blank: str) -> None:
+    table = TABLE.assign(**{column: TABLE[column].where(np.arange(COUNT) % 10 > 0, blank)})
+    with pytest.raises(fw.BadInput, match=f"table: column '{column}' is missing in 12 rows; drop them first"):
+        fw.Federation.from_pandas(table, **NAMES)
+
+
+def test_a_mark_of_missing_targets_is_named() -> None:
+    days = TABLE["days"].where(np.arange(COUNT) % 10 > 0, -999)
+    notes = fw.Federation.from_pandas(TABLE.assign(days=days), client="ward", label="days").notes
+    assert [note for note in notes if note.startswith("column 'days': 12 values are -999, apart from all others")]
 
 
 def test_forecasts_of_rows_of_several_clients() -> None:

@@ -59,10 +59,9 @@ def feature_columns(
         check_column(table, column, role)
     check_roles(client, labels, option_columns)
     for column in (client, *(labels if least and labelled else ())):  # a series may lack a value
-        if table[column].isna().any():
+        if missing := int(_is_missing(table[column]).sum()):
             raise BadInput(
-                f"table: column {column!r} is missing in "
-                f"{format_count(int(table[column].isna().sum()), 'row')}; drop them first "
+                f"table: column {column!r} is missing in {format_count(missing, 'row')}; drop them first "
                 "(in a file, NA and null count as missing; rename what has such a name)"
             )
     excluded = _excluded_columns(table, features, exclude)
@@ -124,6 +123,12 @@ def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
         raise BadInput(f"{option}: no column {format_value(column)}; {hint}the table has {listed}{rest}")
     if getattr(table[column], "ndim", 1) != 1:
         raise BadInput(f"table: two columns have the name {column!r}; rename one")
+
+
+def _is_missing(column: "pd.Series[Any]") -> "pd.Series[bool]":
+    """Whether each row has no value, or a text of spaces alone [M]."""
+    blank = [value for value in {*map(str, column.dropna())} if not value.strip()]
+    return column.isna() | column.isin(blank)
 
 
 def column_values(table: "pd.DataFrame", column: str) -> Any:

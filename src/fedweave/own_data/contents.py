@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,8 +55,8 @@ def describe(values: Any, role: str) -> str:
     if not len(present):
         return f"{role}, no values"
     kind = array.dtype.kind
-    if kind == "O" and {*map(type, present.tolist())} <= {int, float, bool}:
-        kind = np.array(present.tolist()).dtype.kind
+    if kind == "O" and (kinds := {*map(type, present.tolist())}) <= {int, float, bool, Decimal}:
+        kind = "f" if Decimal in kinds else np.array(present.tolist()).dtype.kind
     type_name, digits = TYPES.get(kind, "texts"), 6
     if role == "time":
         content = f"{type_name}, {_describe_times(present)}"

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,12 +28,19 @@ SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
 THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?"  # a number with thousands separators
 SIGNS = "[%$\u20ac\u00a3\u00a5()\u2212]"  # beside a number: its unit, brackets or a printed minus
-DATE = r"\d{4}-\d\d-\d\d([ T].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?"
+# A number before its unit, which has letters
+WITH_UNIT = r"\s*[+-]?\d[\d.,' ]*?\s*([A-Za-z\u00b0\u00b5][^\d]*)"
+MONTH, CLOCK = r"[A-Za-z]{3,9}\.?", r"\d{1,2}:\d\d(:\d\d)?( ?[AaPp][Mm])?"
+DATE = (
+    r"\d{4}[-/.]\d\d?[-/.]\d\d?([ T].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?|"
+    rf"\d{{1,2}}\.?[ -]{MONTH}[ -]\d{{2,4}}( .*)?|{MONTH} \d{{1,2}},? \d{{4}}( .*)?|{CLOCK}"
+)
 MAX_CODES = 10  # up to so many different numbers may be codes of categories
 MARKS = (-9, -99, -999, -9999, -99999, -32768, 999, 9999, 99999, 999999)  # in place of missing numbers
 LEAST_MARKS = 3  # fewer may be an outlier
 ID_NAME = r"(^|_|\b)(id|key|index|row|nr|no|num(ber)?|code)(_|\b|$)|(?-i:Id$|ID$)"  # of columns with names of rows
 LEAST_DATES = 3  # different dates of a column; two may be names of two visits
+YEARS = (1900, 2100)  # of dates that are written as numbers
 MOST_UNSEEN = 0.2  # share of test rows
 MANY_CLASSES = 20  # more whole numbers as labels may be amounts
 DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
@@ -125,7 +132,7 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
                 "leave it out with exclude=, or write the file with index=False"
             )
         elif not column.levels and not column.is_text and len(table) >= MIN_ROWS:
-            lines.append(_row_numbers(table[column.name]))
+            lines.append(_dates_as_numbers(table[column.name]) or _row_numbers(table[column.name]))
         if column.levels and rows >= MIN_ROWS:
             line = _texts_among_numbers(table[column.name], len(column.levels)) or _dates_as_texts(column)
             if not line and len(column.levels) > rows / 2:
@@ -133,8 +140,47 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
                     f"column {column.name!r} has {len(column.levels)} different values in {rows} training rows, so "
                     "hardly anything can be learned from it; leave it out with exclude="
                 )
-            lines.append(line)
+            lines += [line] if line else find_similar_names(f"values of column {column.name!r}", column.levels)
     return tuple(filter(None, lines))
+
+
+def find_codes(codes: Mapping[str, str], features: Collection[str]) -> tuple[str, ...]:
+    """A line for each of `features` that is read as numbers, and has a number that is written as codes are, as 007.
+
+    Args:
+        codes: column of a file -> such a text.
+    """
+    return tuple(
+        f"column {name!r}: {text!r} is read as the number {int(text)}; if it is a code, write a letter before it, or "
+        "read the file with pandas, with that column as texts (dtype=str)"
+        for name, text in codes.items()
+        if name in features
+    )
+
+
+def _dates_as_numbers(column: "pd.Series[Any]") -> str:
+    """A line if a column of numbers has dates of eight digits, whose differences are not those of time."""
+    numbers = exported_model.as_numbers(column, str(column.name))
+    dates = np.unique(numbers[np.isfinite(numbers)])
+    year, month, day = dates // 10000, dates // 100 % 100, dates % 100
+    are_dates = (dates % 1 == 0) & (year >= YEARS[0]) & (year <= YEARS[1]) & (month >= 1) & (month <= 12)
+    if len(dates) < LEAST_DATES or not (are_dates & (day >= 1) & (day <= 31)).all():
+        return ""
+    return (
+        f"column {column.name!r} holds dates, such as {dates[0]:.0f}, and is read as a number; make other numbers of "
+        "it, such as the month, or leave it out with exclude="
+    )
+
+
+def find_amounts(texts: "pd.Series[Any]") -> np.ndarray:
+    """Whether texts are numbers beside a sign, such as 12 %, or before a unit, such as 12 kg, that most have [M]."""
+    import pandas as pd
+
+    plain = texts.str.replace(SIGNS, "", regex=True).str.strip()
+    are_plain = pd.to_numeric(plain, errors="coerce").notna() | plain.str.fullmatch(THOUSANDS)
+    units = texts.str.extract(f"^{WITH_UNIT}$", expand=False).str.strip().str.casefold()
+    amounts = (texts.str.contains(SIGNS) & are_plain) | units.isin(units.mode()[:1].tolist())
+    return np.array(amounts, dtype=bool)
 
 
 def _row_numbers(column: "pd.Series[Any]") -> str:
@@ -207,9 +253,7 @@ def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
     grouped = texts.str.fullmatch(THOUSANDS).to_numpy()
     if (with_comma & ~grouped).any():  # then "1,090" is 1.09 and not 1090
         grouped = grouped & ~with_comma
-    plain = texts.str.replace(SIGNS, "", regex=True).str.strip()
-    signed = ~(numbers | with_comma | grouped) & texts.str.contains(SIGNS).to_numpy()
-    signed &= (pd.to_numeric(plain, errors="coerce").notna() | plain.str.fullmatch(THOUSANDS)).to_numpy()
+    signed = ~(numbers | with_comma | grouped) & find_amounts(texts)
     numeric, sizes = numbers | with_comma | grouped | signed, counts.to_numpy()
     share = sizes[numeric].sum() / max(sizes.sum(), 1)
     if numbers.all() or share <= MIN_NUMBER_SHARE or (numeric.sum() <= MAX_CODES and not grouped.any()):
@@ -219,7 +263,7 @@ def _texts_among_numbers(column: "pd.Series[Any]", levels: int) -> str:
     more = f" and {format_count(others, 'other text')}" if others else ""
     ways = {
         "make these empty": ~numeric,
-        "write numbers alone, with the minus of the keyboard": signed,
+        "write numbers alone, without units, and with the minus of the keyboard": signed,
         "leave out the thousands separators": grouped,
         "write a point in place of the comma": with_comma & ~grouped,
     }
@@ -235,8 +279,8 @@ def _dates_as_texts(column: "Column") -> str:
     if len(column.levels) < LEAST_DATES or not all(re.fullmatch(DATE, level) for level in column.levels):
         return ""
     return (
-        f"column {column.name!r} holds dates, such as {column.levels[0]!r}, and is read as {len(column.levels)} "
-        "categories; make numbers of it, such as the month, or leave it out with exclude="
+        f"column {column.name!r} holds dates or times, such as {column.levels[0]!r}, and is read as "
+        f"{len(column.levels)} categories; make numbers of it, such as the month, or leave it out with exclude="
     )
 
 

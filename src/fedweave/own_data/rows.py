@@ -27,7 +27,7 @@ from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
 from fedweave.own_data.row_options import DataOptions, arrange, federation_fields, find_large_clients
 from fedweave.own_data.several_inputs import as_stored, as_vectors, describe_inputs, find_inputs
-from fedweave.own_data.user_files import AMOUNTS, COMMAS, NOTES
+from fedweave.own_data.user_files import AMOUNTS, CODES, COMMAS, NOTES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -200,6 +200,7 @@ def fields_from_table(
     if numbers is not None and not options.is_pooled:
         options = replace(options, normalize={"name": "none", "targets": "client"})
     notes = _warnings(table, selected, arrangement, dataset, preprocessing)
+    notes += () if numbers is None else data_warnings.find_marks(numbers, f"column {target!r}")
     fields = federation_fields(dataset, arrangement, options, encoded.shape[1:], notes)
     roles = dict.fromkeys(selected, "feature") | {column: role for role, column in option_columns.items()}
     content = describe_columns({**roles, target: "label", client: "client"}, table)
@@ -229,6 +230,7 @@ def _warnings(
     others = [column for column in preprocessing.columns if not any(repr(column.name) in line for line in misread)]
     return (
         *table.attrs.get(NOTES, ()),
+        *data_warnings.find_codes(table.attrs.get(CODES, {}), features),
         *data_warnings.find_label_leakage(table, features, arrangement, train),
         *data_warnings.find_duplicates(dataset, arrangement.rows, whole_rows),
         *misread,

@@ -10,7 +10,7 @@ import numpy as np
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.own_data.argument_checks import check_kind, check_missing, check_size
 from fedweave.own_data.arrays import as_classes, as_column
-from fedweave.own_data.data_warnings import MIN_NUMBER_SHARE
+from fedweave.own_data.data_warnings import MIN_NUMBER_SHARE, find_amounts
 from fedweave.own_data.precision import as_stored, refuse_lost
 
 KINDS = ("classes", "numbers")
@@ -75,8 +75,11 @@ def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
     Raises:
         BadInput: naming a number, and a text that is none.
     """
-    numbers = [name for name in classes if re.fullmatch(NUMBER, name)]
-    is_number = np.isin(classes, numbers)
+    import pandas as pd
+
+    is_number = find_amounts(pd.Series(classes, dtype=object))
+    is_number |= np.array([re.fullmatch(NUMBER, name) is not None for name in classes])
+    numbers = [name for name, holds in zip(classes, is_number, strict=True) if holds]
     others, share = [*np.array(classes)[~is_number]], is_number[labels].mean()
     if len(numbers) <= MAX_NUMERIC_TEXTS or share <= MIN_NUMBER_SHARE:
         return
@@ -84,7 +87,7 @@ def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
         but = f", but not {str(others[0])!r}" if others else ""
         raise BadInput(
             f"y: the labels are texts, and most of them are numbers, such as {numbers[0]!r}{but}; make numbers of all, "
-            "without thousands separators, or say target='classes'"
+            "with decimal points and without thousands separators or units, or say target='classes'"
         )
 
 

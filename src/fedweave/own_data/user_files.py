@@ -27,8 +27,10 @@ MAYBE_GROUPED = r"[+-]?([1-9]\d{0,2}[.,]\d{3}|\d{1,3})"  # with a sign that may 
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 CODE = r"[+-]?0\d"  # a number is not written so
 # Attributes of a table: warnings about how its file was read, columns whose signs say that they are no codes, and
-# whether points separate thousands in the file, as its decimal mark is a comma.
-NOTES, AMOUNTS, COMMAS = "fedweave notes", "fedweave amounts", "fedweave commas"
+# whether points separate thousands in the file, as its decimal mark is a comma; columns of numbers -> a text that is
+# written as a code is.
+NOTES, AMOUNTS, COMMAS, CODES = "fedweave notes", "fedweave amounts", "fedweave commas", "fedweave codes"
+FIRST_LINES = 1000  # of which codes are looked for
 
 
 def read_table(
@@ -189,14 +191,25 @@ def _read_csv(file: _TextFile, names: set[str] | None, labels: set[str], has_com
     table = file.read(low_memory=False, dtype=types)
     if not isinstance(table.index, pd.RangeIndex):
         advice = "name every column in the header, or remove the separator at the end of each line"
-        raise BadInput(f"{file.path}: its lines have more fields than its header; {advice}")
+        header = format_value(file.separator.join(titles))
+        raise BadInput(f"{file.path}: its lines have more fields than its header, {header}; {advice}")
+    codes = _find_codes(file, table) if names is not None else {}
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
     if file.separator == ";" and names is not None:
         table = _read_commas(file, table, names, has_commas)
     if repeated:  # pandas has added numbers to the names
         pairs = zip(table.columns, titles, strict=True)
         table.columns = pd.Index([title if title in repeated else name for name, title in pairs])
+    table.attrs[CODES] = codes
     return table.drop(columns=empty)
+
+
+def _find_codes(file: _TextFile, table: "pd.DataFrame") -> dict[str, str]:
+    """Columns of numbers -> a text of the first lines that numbers are not written as, such as 007."""
+    whole = {name for name in table if table[name].dtype.kind in "iuf"}
+    written = file.read(usecols=whole.__contains__, dtype=str, nrows=FIRST_LINES)
+    found = {str(name): texts[texts.str.fullmatch(r"0\d+", na=False)] for name, texts in written.items()}
+    return {name: str(texts.iloc[0]) for name, texts in found.items() if len(texts)}
 
 
 def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_commas: bool) -> "pd.DataFrame":
@@ -285,7 +298,9 @@ def read_folder(
     joined = _type_texts(pd.concat(_align_texts([*tables.values()]), ignore_index=True), names, labels)
     amounts = [name for table in tables.values() for name in table.attrs.get(AMOUNTS, ())]
     has_commas = any(table.attrs.get(COMMAS) for table in tables.values())
-    joined.attrs |= {NOTES: [*dict.fromkeys(notes)], AMOUNTS: amounts, COMMAS: has_commas}
+    codes = {name: text for table in tables.values() for name, text in table.attrs.get(CODES, {}).items()}
+    codes = {name: text for name, text in codes.items() if joined[name].dtype.kind in "iuf"}
+    joined.attrs |= {NOTES: [*dict.fromkeys(notes)], AMOUNTS: amounts, COMMAS: has_commas, CODES: codes}
     return joined
 
 
