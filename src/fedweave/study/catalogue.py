@@ -169,7 +169,10 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
             runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
     used_methods = sorted({item["method"] for item in runs.values()})
     defaults = {
-        m: {one.name: _as_yaml(one.default) for one in METHODS[choose(m, METHODS, file)].settings()}
+        m: {  # a file has lists in place of tuples
+            one.name: [*one.default] if isinstance(one.default, tuple) else one.default
+            for one in METHODS[choose(m, METHODS, file)].settings()
+        }
         for m in used_methods
     }
     tune = merge({**base.get("tune", {}), "spaces": {m: derive_space(m) for m in METHODS}}, own.get("tune", {}))
@@ -189,11 +192,6 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
         "ablate": own.get("ablate", {}),
         "margins": own.get("margins", {}),
     }
-
-
-def _as_yaml(default: Any) -> Any:
-    """A default as a file has it, in which there are no tuples."""
-    return list(default) if isinstance(default, tuple) else default
 
 
 def list_methods(block: Mapping[str, Any], study: Mapping[str, Any], base: Mapping[str, Any]) -> list[Any]:

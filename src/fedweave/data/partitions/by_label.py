@@ -46,7 +46,8 @@ def by_label(
     a local test part) or the official "train" rows. Without `split.val` the share `val` of train becomes
     validation.
     """
-    shares = parse_split(_default_split(test) if split is None else split, val, test == "local")
+    default = LOCAL if test == "local" else SHARED
+    shares = parse_split(default if split is None else split, val, test == "local")
     pools = _pools(dataset, test, pool)
     allocation = allocate(_class_sizes(dataset, pools[0]), clients, stream(seed, ALLOCATION), **options)
     rows = _draw_rows(allocation.counts, dataset.labels, pools[0], stream(seed, ROWS))
@@ -62,10 +63,6 @@ def by_label(
         counts = _test_counts(allocation, _class_sizes(dataset, pools[1]).counts, stream(seed, TEST_ALLOCATION))
         test_rows = _draw_rows(counts, dataset.labels, pools[1], stream(seed, TEST_ROWS))
     return Partition(train, validation, tuple(test_rows), test_weight=weight, group=allocation.group)
-
-
-def _default_split(test: str) -> Mapping[str, float]:
-    return LOCAL if test == "local" else SHARED
 
 
 def _pools(dataset: Dataset, test: str, pool: str | None) -> tuple[np.ndarray, np.ndarray]:
