@@ -89,14 +89,11 @@ def _fields_of_large_clients(x: Any, y: Any, client: Any, options: DataOptions) 
         selected = [part[kept] for part in parts.values()]
         whole = dict(zip(parts, selected, strict=True)) if isinstance(x, Mapping) else tuple(selected)
         return _with_note(fields_from_arrays(whole, targets[kept], owners[kept], options), note)
-    features = None if x is None else [*x] if are_texts(x) else as_plain(x, "x")
+    features = None if x is None else as_plain(x, "x")
     if features is not None and len(features) != len(targets):
         raise BadInput(f"x: {len(features)} rows, but y has {len(targets)}; give one for each")
-    if isinstance(features, list):
-        features = [text for text, keep in zip(features, kept, strict=True) if keep]
-    elif features is not None:
-        features = features[kept]
-    return _with_note(fields_from_arrays(features, targets[kept], owners[kept], options), note)
+    large = None if features is None else features[kept]
+    return _with_note(fields_from_arrays(large, targets[kept], owners[kept], options), note)
 
 
 def _with_note(fields: dict[str, Any], note: str) -> dict[str, Any]:
