@@ -6,7 +6,7 @@ task. A figure that uses the runs of a table names the table's study under `like
 of a study.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +82,22 @@ def title(name: str) -> str:
     return Path(name).stem if name.endswith((".yaml", ".yml")) else name
 
 
-def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> dict[str, Any]:
+def overlay(name: str, folder: Path = STUDIES, above: Mapping[Path, str] | None = None) -> dict[str, Any]:
     """The study file `name`, merged over the studies that it is `like`. If it names tasks, only these are inherited.
 
     Args:
         name: of the catalogue, or the path of a file that ends in .yaml.
-        above: the files that were read on the way to this one.
+        above: the files that were read on the way to this one: resolved path -> its name in messages. A file has
+            many paths, as each is relative to the folder of the file that names it.
 
     Raises:
         BadInput: for an unknown study, one that is like itself, or one whose blocks are not mappings.
     """
-    path = find_file(name, folder, above[-1] if above else "")
+    names = [*(above or {}).values()]
+    path = find_file(name, folder, names[-1] if names else "")
+    if path.resolve() in (above or {}):
+        way = " -> ".join([*map(_shorten, names), name])
+        raise BadInput(f"{names[-1]}: like", f"{name!r} is like this study itself ({way}); name another")
     file = str(path) if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     own = {key: value for key, value in read_yaml(path).items() if value is not None}
     _check_blocks(own, file)
@@ -100,13 +105,7 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
         own["uses"] = plugins.resolve_paths(own["uses"], file, path.parent)
     like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
-        # Resolved, because one file has many paths: relative to the folder of each file that names it.
-        if find_file(other, folder, file).resolve() in {
-            parent.resolve() for parent in (*map(_resolver(folder), above), path)
-        }:
-            way = " -> ".join([*map(_shorten, (*above, file)), other])
-            raise BadInput(f"{file}: like", f"{other!r} is like this study itself ({way}); name another")
-        inherited = merge(inherited, overlay(other, folder, (*above, file)))
+        inherited = merge(inherited, overlay(other, folder, {**(above or {}), path.resolve(): file}))
     inherited_tasks, own_tasks = inherited.pop("tasks", {}), own.get("tasks")
     tasks = (
         inherited_tasks
@@ -120,11 +119,6 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
 
 def _shorten(file: str) -> str:
     return file.removeprefix("studies/").removesuffix(".yaml") if file.startswith("studies/") else file
-
-
-def _resolver(folder: Path) -> Callable[[str], Path]:
-    """A function from the name of a study file in messages to its path."""
-    return lambda file: folder / file.removeprefix("studies/") if file.startswith("studies/") else Path(file)
 
 
 def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dict[str, Any]:
