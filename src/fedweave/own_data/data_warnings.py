@@ -16,7 +16,6 @@ from fedweave.tensors.random_streams import stream
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedweave.own_data.arrangement import Arrangement
     from fedweave.own_data.column_encoding import Column
 
 MIN_ROWS = 50  # with fewer rows, columns and rows may be equal by chance
@@ -40,7 +39,7 @@ DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplica
 
 
 def find_label_leakage(
-    table: "pd.DataFrame", features: Sequence[str], arrangement: "Arrangement", train: np.ndarray
+    table: "pd.DataFrame", features: Sequence[str], labels: np.ndarray | None, numbers: Any, train: np.ndarray
 ) -> tuple[str, ...]:
     """A line for each column that alone predicts nearly every label of training rows.
 
@@ -51,9 +50,8 @@ def find_label_leakage(
     """
     if len(train) < MIN_ROWS:
         return ()
-    if arrangement.labels is None:
-        return _find_target_leakage(table, features, np.asarray(arrangement.numbers)[:, 0], train)
-    labels = arrangement.labels
+    if labels is None:
+        return _find_target_leakage(table, features, np.asarray(numbers)[:, 0], train)
     rows = stream(0, len(train)).permutation(train)[:MAX_ROWS]
     half, classes = len(rows) // 2, int(labels.max()) + 1
     fit_labels, check_labels = labels[rows[:half]], labels[rows[half:]]

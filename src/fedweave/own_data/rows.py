@@ -12,7 +12,6 @@ from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_value
 from fedweave.own_data import arrays, data_warnings, forecast_windows, image_files
 from fedweave.own_data.argument_checks import as_names, as_plain
-from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.arrays_by_client import join_clients
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import (
@@ -25,7 +24,7 @@ from fedweave.own_data.column_roles import (
 )
 from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
-from fedweave.own_data.row_options import DataOptions, arrange, federation_fields, find_large_clients
+from fedweave.own_data.row_options import Arrangement, DataOptions, arrange, federation_fields, find_large_clients
 from fedweave.own_data.several_inputs import as_stored, as_vectors, describe_inputs, find_inputs
 from fedweave.own_data.user_files import AMOUNTS, NOTES
 
@@ -226,7 +225,7 @@ def _warnings(
     others = [column for column in preprocessing.columns if not any(repr(column.name) in line for line in misread)]
     return (
         *table.attrs.get(NOTES, ()),
-        *data_warnings.find_label_leakage(table, features, arrangement, train),
+        *data_warnings.find_label_leakage(table, features, arrangement.labels, arrangement.numbers, train),
         *data_warnings.find_duplicates(dataset, arrangement.rows, whole_rows),
         *misread,
         *data_warnings.find_unseen(table, others, arrangement.rows),

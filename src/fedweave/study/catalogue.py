@@ -13,7 +13,6 @@ from typing import Any
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.study import outside, plugins, task_blocks
 from fedweave.study.config import example, read_yaml
-from fedweave.study.method_lists import check_entries
 from fedweave.study.task_blocks import merge
 
 STUDIES = Path("studies")
@@ -29,6 +28,8 @@ WORDS = (
     "ablate",
     "margins",
 )  # of a study file
+VARIANT_WORDS = ("method", "set")
+WAY = "fedavg, or such as {fedavg-slow: {method: fedavg, set: {train.lr: 0.01}}}"  # an entry of a task's methods
 
 
 def studies(folder: Path = STUDIES) -> dict[str, Path]:
@@ -237,11 +238,49 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
     for key, block in own["tasks"].items():
         for word in block:
             choose(word, task_blocks.WORDS, f"{file}: tasks.{key}")
-        check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
+        _check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
         for _, item in map(_parse_entry, block["methods"]):
             choose(item["method"], methods, f"{file}: tasks.{key}.methods")
         if not isinstance(dataset := block.get("dataset", ""), str):
             raise BadInput(f"{file}: tasks.{key}.dataset", f"{format_value(dataset)} is not a name; for example digits")
+
+
+def _check_entries(methods: object, where: str) -> None:
+    """Refuse a value that is not a list of methods and variants.
+
+    Raises:
+        BadInput: naming the entry and what to write.
+    """
+    if not isinstance(methods, list):
+        raise BadInput(where, "missing, or not a list; such as [fedavg, fedaghn]")
+    for entry in methods:
+        _check_entry(entry, where)
+
+
+def _check_entry(entry: object, where: str) -> None:
+    """Refuse an entry that is neither the name of a method nor one variant: {name: {method: ..., set: {...}}}."""
+    if isinstance(entry, Mapping) and len(entry) != 1:
+        raise BadInput(where, f"{format_value(entry)} must be one variant; start each with a dash")
+    name, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
+    if not isinstance(name, str) or not name or not isinstance(item, Mapping):
+        raise BadInput(where, f"{format_value(entry)} is neither a name nor a variant; write {WAY}")
+    for word in item:
+        _check_key(word, item, name, f"{where}: {format_value(entry)}")
+    if not isinstance(item.get("method", name), str) or not isinstance(item.get("set", {}), Mapping):
+        raise BadInput(f"{where}: {format_value(entry)}", f"method is a name and set a mapping; write {WAY}")
+
+
+def _check_key(word: Any, item: Mapping[Any, Any], name: str, where: str) -> None:
+    """Refuse an unknown key of a variant; a setting of its method belongs below `set`."""
+    if word in VARIANT_WORDS:
+        return
+    from fedweave.methods import METHODS  # imported here, because it loads torch, which a list of studies does not need
+
+    method = METHODS.get(str(item.get("method", name)))
+    settings = {"train", "evaluate", *(setting.name for setting in (method.settings() if method else ()))}
+    if str(word).partition(".")[0] in settings:
+        raise BadInput(where, f"{word!r} is a setting; write it under set: {{{word}: {item[word]}}}")
+    choose(str(word), VARIANT_WORDS, where)
 
 
 def select_runs(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:
