@@ -241,7 +241,8 @@ def test_settings_have_the_types_of_the_page(type_: Any, value: Any, wrong: Any)
         construct(cls, {"step": wrong}, "mine")
     page = (ROOT / "docs/add-method.md").read_text(encoding="utf-8")
     bounded = [name for name, value in vars(settings).items() if get_origin(value) is Annotated]
-    spaces = [cls.__name__ for cls in (*settings.Interval.__subclasses__(), settings.Choices, settings.NotSearched)]
+    kinds = (settings.LinearSpace, *settings.LinearSpace.__subclasses__(), settings.Choices, settings.NotSearched)
+    spaces = [cls.__name__ for cls in kinds]
     assert [name for name in bounded if f"`{name}`" not in page] == []
     assert [name for name in spaces if f"`{name}(" not in page] == []
 

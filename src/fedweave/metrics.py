@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.errors import BadInput, choose, format_value
+from fedweave.exported_model import probabilities
 from fedweave.registry import check_name, register
 
 Function = Callable[[np.ndarray, np.ndarray], float]
@@ -166,14 +167,6 @@ def clip(name: str, values: Any) -> Any:
 def higher_is_better(name: str) -> bool:
     """Whether larger values of the metric `name` are better; true for a metric that is not defined here."""
     return METRICS[name].higher_is_better if name in METRICS else True
-
-
-def probabilities(outputs: np.ndarray) -> np.ndarray:
-    """Probabilities [M, C] of model outputs; some methods, such as kNN-Per, return probabilities already."""
-    if (outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-4):
-        return outputs
-    exponentials = np.exp(outputs - outputs.max(1, keepdims=True))
-    return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
 
 
 @metric("accuracy", kinds=("classes",), unit="%", title="accuracy, %", bounds=PERCENT)

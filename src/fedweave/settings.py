@@ -10,6 +10,7 @@ documentation are made from them, too.
 import dataclasses
 import inspect
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,10 @@ class OneSidedBound(Bound):
     limit: float
 
     words: ClassVar[str]
+    compare: ClassVar[Callable[[float, float], bool]]
+
+    def admits(self, value: float) -> bool:
+        return type(self).compare(value, self.limit)
 
     def __str__(self) -> str:
         return f"{self.words} {_format_number(self.limit)}"
@@ -52,37 +57,25 @@ class OneSidedBound(Bound):
 class AtLeast(OneSidedBound):
     """No number below the limit."""
 
-    words = "at least"
-
-    def admits(self, value: float) -> bool:
-        return value >= self.limit
+    words, compare = "at least", operator.ge
 
 
 class Above(OneSidedBound):
     """The limit itself is not admitted either."""
 
-    words = "above"
-
-    def admits(self, value: float) -> bool:
-        return value > self.limit
+    words, compare = "above", operator.gt
 
 
 class AtMost(OneSidedBound):
     """No number above the limit."""
 
-    words = "at most"
-
-    def admits(self, value: float) -> bool:
-        return value <= self.limit
+    words, compare = "at most", operator.le
 
 
 class Below(OneSidedBound):
     """The limit itself is not admitted either."""
 
-    words = "below"
-
-    def admits(self, value: float) -> bool:
-        return value < self.limit
+    words, compare = "below", operator.lt
 
 
 @dataclass(frozen=True)
@@ -128,8 +121,8 @@ class Space(ABC):
 
 
 @dataclass(frozen=True)
-class Interval(Space):
-    """Numbers from `low` to `high`, both included."""
+class LinearSpace(Space):
+    """Numbers from `low` to `high`, both included, spread evenly."""
 
     low: float
     high: float
@@ -141,7 +134,7 @@ class Interval(Space):
         return f"{_format_number(self.low)} to {_format_number(self.high)}"
 
 
-class LogSpace(Interval):
+class LogSpace(LinearSpace):
     """Numbers from `low` to `high`, both included, spread by magnitude."""
 
     def entry(self) -> dict[str, Any]:
@@ -151,11 +144,7 @@ class LogSpace(Interval):
         return f"{super().__str__()}, by magnitude"
 
 
-class LinearSpace(Interval):
-    """Numbers from `low` to `high`, both included, spread evenly."""
-
-
-class IntegerSpace(Interval):
+class IntegerSpace(LinearSpace):
     """Whole numbers from `low` to `high`, both included."""
 
     def entry(self) -> dict[str, Any]:

@@ -518,7 +518,7 @@ REFUSED = {
     "evaluate: 3 is not a mapping; for example {'every': 5}": {"evaluate": 3},
     "tune.spaces: 3 is not a mapping": {"tune": {"trials": 1, "spaces": 3}},
     "callbacks: 3 is not a list of functions; for example callbacks=[show]": {"callbacks": 3},
-    "callbacks: 3 is not a function": {"callbacks": [3]},
+    "callbacks: [3] is not a list of functions": {"callbacks": [3]},
     "out: 3 is not a path of a folder": {"out": 3},
     "out: '' is not a path of a folder": {"out": ""},
     "name: 3 is not a name": {"name": 3},

@@ -125,7 +125,7 @@ def test_a_study_tunes_runs_and_shows_contestants(capsys: pytest.CaptureFixture[
     [
         ({"command": "python no_such.py"}, r"methods\.mine\.contestant: there is no file no_such\.py"),
         ({"comand": "x"}, r"methods\.mine\.contestant\.comand: .*did you mean 'command'"),
-        ({"command": "python mine.py", "timeout": -1}, r"contestant\.timeout: -1 is out of range"),
+        ({"command": "python mine.py", "timeout": -1}, r"contestant: timeout: -1 is not a number above 0"),
         ({"command": "python mine.py", "space": {"a": {}}}, r"contestant: space: 'a' is unknown"),
         ({"command": "python mine.py", "settings": {"lr": [1]}}, r"settings\.lr: \[1\] is no number"),
         ("python mine.py", r"'python mine\.py' is not a mapping; write \{command"),

@@ -13,12 +13,12 @@ from fedweave import results
 from fedweave.comparison import further_rounds, margins
 from fedweave.comparison.central_control import check_methods
 from fedweave.comparison.comparison import Comparison, MethodResult
-from fedweave.comparison.earlier_runs import describe_data
+from fedweave.comparison.earlier_runs import check_earlier_runs
 from fedweave.comparison.margins import check_margin
 from fedweave.comparison.plan import Methods, Plan
 from fedweave.comparison.plan import plan as make_plan
 from fedweave.comparison.progress import Callback, ProgressBar, build_reporter, estimate, heading
-from fedweave.comparison.results_folder import results_folder
+from fedweave.comparison.results_folder import check_description, results_folder, write_description
 from fedweave.comparison.tuning import tune_runs
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Report
@@ -222,7 +222,10 @@ def perform(
         BadInput: the folder has runs of other data or terms.
         Diverged: every run diverged.
     """
-    describe_data(plan, folder, figures, equal_terms)
+    description = check_description(plan.federation, folder)
+    if equal_terms:
+        check_earlier_runs(plan, folder)
+    write_description(plan.federation, folder, description, figures)
     trained = {key: METHODS[item.method].has_models for key, item in plan.study.runs.items()}
     keys = [key for key in plan.study.runs if not (resume and is_finished(plan, key, folder))]
     keys.sort(key=lambda key: not trained[key])  # code from elsewhere comes last, as its threads could disturb forks

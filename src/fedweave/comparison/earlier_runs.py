@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.comparison.plan import Plan
-from fedweave.comparison.results_folder import check_description, write_description
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.files.atomic import read
 from fedweave.study.spec import flatten
@@ -15,18 +14,6 @@ EVALUATION = ("every", "select", "point", "clients")  # settings of the evaluati
 MOST_DIFFERENCES = 3  # that a message names
 ABSENT = "its default"
 REMEDY = "remove the folder of this run"
-
-
-def describe_data(plan: Plan, folder: Path, figures: bool, equal_terms: bool) -> None:
-    """Describe the federation of a plan in a folder that fits it; arguments as in `compare.perform`.
-
-    Raises:
-        BadInput: the folder has runs of other data or under other conditions; nothing is written.
-    """
-    description = check_description(plan.federation, folder)
-    if equal_terms:
-        check_earlier_runs(plan, folder)
-    write_description(plan.federation, folder, description, figures)
 
 
 def check_earlier_runs(plan: Plan, folder: Path) -> None:

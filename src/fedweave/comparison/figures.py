@@ -1,13 +1,15 @@
 """Figures that a notebook displays and that can be saved."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedweave import plots, results
 from fedweave.comparison.leaderboard import rename_methods
-from fedweave.comparison.origin import OneMethod, Origin
+from fedweave.comparison.origin import Origin
 from fedweave.errors import BadInput
 from fedweave.own_data.argument_checks import check_path
+from fedweave.results import Graphs
 
 THEME = "color:#1b1d22;--muted:#5c616b;--grid:#dcdfe4;--surface:#ffffff;background:#ffffff;padding:8px"
 
@@ -81,24 +83,27 @@ class ComparisonPlots:
         return plots.assign_styles(list(self._comparison.methods))
 
 
+@dataclass(frozen=True, repr=False)
 class MethodPlots:
-    """Figures of one method."""
+    """Figures of one method.
 
-    def __init__(self, result: OneMethod) -> None:
-        self._result = result
+    Attributes:
+        name, clients: of the method, and of its clients.
+        graphs: seed -> who learns from whom; see `MethodResult.graphs`.
+    """
+
+    name: str
+    clients: Sequence[str]
+    graphs: Callable[[int | None], Graphs]
 
     def graph(self, seed: int | None = None) -> Figure:
         """Who learns from whom, over rounds and layers; row = learner, column = source."""
-        graphs = self._result.graphs(seed)
-        return Figure(
-            f"who learns from whom: {self._result.name}",
-            plots.collaboration(graphs.weights, graphs.rounds, graphs.layers),
-        )
+        graphs = self.graphs(seed)
+        drawing = plots.collaboration(graphs.weights, graphs.rounds, graphs.layers)
+        return Figure(f"who learns from whom: {self.name}", drawing)
 
     def evolution(self, seed: int | None = None) -> Figure:
         """The weights between clients by round."""
-        graphs = self._result.graphs(seed)
-        return Figure(
-            f"weights by round: {self._result.name}",
-            plots.evolution(graphs.weights, graphs.rounds, graphs.layers, graphs.group, self._result.clients),
-        )
+        graphs = self.graphs(seed)
+        drawing = plots.evolution(graphs.weights, graphs.rounds, graphs.layers, graphs.group, self.clients)
+        return Figure(f"weights by round: {self.name}", drawing)

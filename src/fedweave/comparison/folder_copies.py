@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from fedweave.errors import BadInput
@@ -51,21 +52,17 @@ def _copy(source: Path, target: Path, part: str) -> None:
     if destination.exists() and any(destination.iterdir()) and not (destination / part).is_dir():
         raise BadInput(f"save: {target} is not an empty folder; choose another one")
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
-        shutil.copytree(source, Path(staging, "new"), ignore=shutil.ignore_patterns(".fedweave", Path(staging).name))
-        _copy_others(destination, Path(staging, "new"))
-        _swap(Path(staging, "new"), destination, Path(staging, "old"))
+        new = Path(staging, "new")
+        if destination.exists():  # the user's own files beside earlier results
+            shutil.copytree(destination, new, symlinks=True, ignore=partial(_find_results, destination))
+        temporary = shutil.ignore_patterns(".fedweave", Path(staging).name)
+        shutil.copytree(source, new, ignore=temporary, dirs_exist_ok=True)
+        _swap(new, destination, Path(staging, "old"))
 
 
-def _copy_others(destination: Path, new: Path) -> None:
-    """Copy files and folders of the user, which lie beside earlier results, to `new`."""
-    others = destination.iterdir() if destination.exists() else ()
-    for path in others:
-        if (new / path.name).exists() or any(path.match(pattern) for pattern in RESULTS):
-            continue
-        if path.is_dir():
-            shutil.copytree(path, new / path.name, symlinks=True)
-        else:
-            shutil.copy2(path, new / path.name, follow_symlinks=False)
+def _find_results(destination: Path, folder: str, names: list[str]) -> list[str]:
+    """The entries of `folder` that are earlier results, if it is the destination itself."""
+    return [n for n in names if Path(folder) == destination and any(Path(n).match(pattern) for pattern in RESULTS)]
 
 
 def _swap(new: Path, destination: Path, old: Path) -> None:

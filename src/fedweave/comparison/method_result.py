@@ -333,7 +333,7 @@ class MethodResult:
     @property
     def plot(self) -> MethodPlots:
         """Figures."""
-        return MethodPlots(self)
+        return MethodPlots(self.name, self.clients, self.graphs)
 
     def save(self, folder: Path | str) -> Path:
         """Copy the whole comparison, see `Comparison.save`."""

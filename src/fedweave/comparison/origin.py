@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import pandas as pd
 
 from fedweave.own_data.federation import Federation
-from fedweave.results import Graphs, Run, Study
+from fedweave.results import Run, Study
 
 
 class Origin(Protocol):
@@ -36,13 +36,3 @@ class Origin(Protocol):
     def controls(self) -> pd.DataFrame: ...
     def scores(self) -> pd.DataFrame: ...
     def save(self, folder: Path | str) -> Path: ...
-
-
-class OneMethod(Protocol):
-    """The result of the method that a figure shows; see `MethodResult`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def clients(self) -> tuple[str, ...]: ...
-    def graphs(self, seed: int | None = None) -> Graphs: ...

@@ -293,13 +293,9 @@ def _tuning_block(tune: int | Mapping[str, Any], seeds: Sequence[int], methods: 
     block: dict[str, Any] = dict(tune) if isinstance(tune, Mapping) else {"trials": tune}
     unused_seed = next(seed for seed in range(1000, 2000 + len(seeds)) if seed not in seeds)
     spaces = as_mapping(block.get("spaces"), "tune.spaces", "{'ditto': {'lam': {'choices': [0.1, 1]}}}")
-    declared = {} if block.get("sampler") == search_spaces.RATES else _default_spaces(methods)
+    searches_rates = block.get("sampler") == search_spaces.RATES
+    declared = {} if searches_rates else {method: search_spaces.derive_space(method) for method in sorted(methods)}
     return {"seeds": [unused_seed], **block, "spaces": {**declared, **spaces}}
-
-
-def _default_spaces(methods: set[str]) -> dict[str, Any]:
-    """The default search spaces: the clients' learning rate, and the spaces that the methods' settings declare."""
-    return {method: search_spaces.derive_space(method) for method in sorted(methods)}
 
 
 def _resolve_model(

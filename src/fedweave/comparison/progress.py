@@ -70,23 +70,15 @@ class ProgressBar:
 
     def end_method(self, rounds: int, seeds: Sequence[int]) -> None:
         """All repetitions of the method have ended; those that an earlier call finished have reported nothing."""
-        self._skip(sum(rounds - self.last_rounds.get(seed, 0) for seed in seeds))
-
-    def _skip(self, rounds: int) -> None:
-        """Count rounds of an earlier call, which took no time in this one."""
-        if self.visible:  # else the bar has no such numbers
-            self.bar.n += rounds
-            self.bar.initial += rounds
-            self.bar.last_print_n += rounds
+        self.bar.update(sum(rounds - self.last_rounds.get(seed, 0) for seed in seeds))
 
     def receive(self, progress: Progress) -> None:
         """Count a round that has ended, and pass it on to the callbacks.
 
         A repetition that continues from a checkpoint begins with a later round.
         """
-        self._skip(progress.round - self.last_rounds.get(progress.seed, 0) - 1)
+        self.bar.update(progress.round - self.last_rounds.get(progress.seed, 0))
         self.last_rounds[progress.seed] = progress.round
-        self.bar.update()
         if progress.val is not None:
             if math.isfinite(value := finite_mean(progress.val)):
                 self.bar.set_postfix_str(f"validation {value:.4g}", refresh=False)

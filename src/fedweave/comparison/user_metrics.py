@@ -46,7 +46,7 @@ def _build_metric(entry: Any) -> Metric:
     """A metric made of a function, of a scorer of scikit-learn, or of a metric of torchmetrics."""
     if isinstance(entry, type) or not callable(entry):
         raise BadInput(f"metric: {entry!r} is not a metric; {ADVICE}")
-    if _is_scorer(entry):
+    if not hasattr(entry, "__name__") and type(entry).__module__.startswith("sklearn.metrics"):
         score = getattr(getattr(entry, "_score_func", None), "__name__", "scorer")
         return Metric(f"sklearn_{score}{_suffix(getattr(entry, '_kwargs', {}))}", SklearnFunction(entry))
     name = getattr(entry, "__name__", type(entry).__name__)
@@ -72,10 +72,6 @@ def _arguments(metric: Any) -> dict[str, Any]:
     }
     plain = {name: value for name, value in values.items() if isinstance(value, int | float | str)}
     return {name: value for name, value in plain.items() if value != signature[name].default}
-
-
-def _is_scorer(entry: Any) -> bool:
-    return not hasattr(entry, "__name__") and type(entry).__module__.startswith("sklearn.metrics")
 
 
 class SklearnFunction:

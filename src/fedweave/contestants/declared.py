@@ -1,43 +1,31 @@
 """Contestants that a study declares: the block `methods.NAME.contestant` of params.yaml."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fedweave.contestants import program
 from fedweave.contestants.entry import enter, find_entry
-from fedweave.errors import relocate
-from fedweave.settings import AtLeast
-from fedweave.study.config import construct
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProgramSpec:
-    """A program, with the arguments of `fedweave.contestants.program`; paths are relative to the current folder."""
-
-    command: str
-    folder: str = "."
-    uses: list[str] | str = field(default_factory=list)
-    env: dict[str, Any] = field(default_factory=dict)
-    timeout: Annotated[float, AtLeast(0.001)] = 3600.0
-    memory: float | None = None
-    requirements: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-    space: dict[str, Any] = field(default_factory=dict)
-    sandbox: bool = False
-    network: bool = False
+from fedweave.errors import choose, relocate
+from fedweave.settings import check_type, describe
 
 
 def declare(name: str, block: Mapping[str, Any], where: str) -> None:
     """List the contestant `name` among the methods.
 
+    Args:
+        block: arguments of `fedweave.contestants.program`; paths are relative to the current folder.
+
     Raises:
         BadInput: at `where`, which stands for the block.
     """
-    spec = construct(ProgramSpec, block, where)
+    settings = {setting.name: setting for setting in describe(program) if setting.name != "name"}
+    for word, value in block.items():
+        if choose(str(word), ["command", *settings], f"{where}.{word}") != "command":
+            settings[word].check(value, f"{where}.{word}")
+    check_type(block.get("command"), str, f"{where}.command")
     with relocate({"contestants.program": where, f"contestant {name}": where}):
-        enter(program(**asdict(spec), name=name), where)
+        enter(program(**block, name=name), where)
 
 
 def files_of(methods: Mapping[str, Any]) -> list[str]:

@@ -162,7 +162,9 @@ def build_entry(
             raise BadInput(f"contestant {name}: settings", f"{format_value(key)} cannot be a setting; rename it")
         if not isinstance(value, bool | int | float | str):
             raise BadInput(f"contestant {name}: settings.{key}", f"{format_value(value)} is no number, text or bool")
-    declared = [(key, _annotate(value, space.get(key)), value) for key, value in settings.items()]
+    types: dict[str, Any] = {key: type(value) for key, value in settings.items()}
+    types |= {key: Annotated[types[key], DeclaredSpace(values)] for key, values in space.items()}
+    declared = [(key, types[key], value) for key, value in settings.items()]
     entry: Any = make_dataclass("Entry", declared, bases=(Contestant,), frozen=True, kw_only=True)
     entry.__doc__, entry.__module__ = "A contestant with its code.", __name__
     entry.label, entry.own_name, entry.runner = f"{name} ({runner.how})", name, runner
@@ -170,10 +172,6 @@ def build_entry(
     unequal = [line for line in runner.unequal if line != UNTUNED or not space] + [OWN_SPACE] * bool(space)
     entry.record = {"contestant": {"how": runner.how, "unequal": unequal, **runner.describe()}}
     return entry
-
-
-def _annotate(value: Any, space: Mapping[str, Any] | None) -> Any:
-    return type(value) if space is None else Annotated[type(value), DeclaredSpace(space)]
 
 
 def find_entry(method: str) -> type[Contestant] | None:

@@ -1,8 +1,6 @@
 """Environments of contestants: built once from a file of requirements, by uv or else by venv and pip."""
 
-import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +8,8 @@ import textwrap
 from pathlib import Path
 
 from fedweave.errors import ContestantFailed
+from fedweave.files import stored
+from fedweave.files.atomic import hold_lock
 
 PYTHON = ("python", "python3")  # words of a command that mean the interpreter of its environment
 LAST_WORDS = 4096  # bytes at the end of a log, of which a message has the last line
@@ -27,11 +27,9 @@ def prepare(requirements: Path) -> Path:
     """
     version = ".".join(map(str, sys.version_info[:2]))
     digest = hashlib.sha256(requirements.read_bytes() + f" {version} {sys.base_prefix}".encode()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedweave" / "environments"
-    cache.mkdir(parents=True, exist_ok=True)
+    cache = stored.folder() / "environments"
     folder, python = cache / digest, cache / digest / "bin" / "python"
-    with (cache / f"{digest}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # of several repetitions, one builds it
+    with hold_lock(cache / f"{digest}.lock"):  # of several repetitions, one builds it
         if not (folder / READY).is_file():
             shutil.rmtree(folder, ignore_errors=True)
             _build(folder, python, requirements, cache / f"{digest}.log")

@@ -196,7 +196,8 @@ def run_program(
         return f"was ended by {signal.Signals(-code).name}"
     if code:
         return f"ended with exit code {code}"
-    return f"left {format_count(children, 'process')} behind, which {_was(children)} ended" if children else ""
+    verb = "was" if children == 1 else "were"
+    return f"left {format_count(children, 'process')} behind, which {verb} ended" if children else ""
 
 
 def _wait(
@@ -238,10 +239,6 @@ def _count_bytes(folder: Path) -> int:
             with suppress(OSError):
                 total += Path(place, name).lstat().st_blocks * 512
     return total
-
-
-def _was(count: int) -> str:
-    return "was" if count == 1 else "were"
 
 
 def _end_marked(mark: str) -> int:

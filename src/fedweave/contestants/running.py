@@ -3,9 +3,10 @@
 import math
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,16 +24,11 @@ from fedweave.runs.build import LOG, PreparedRun
 ANSWERS, GRAPH = "answers", "graph"  # of the server's state
 
 
-class Answering(Protocol):
-    """Called with a task and a file for what is printed; gives predictions, which are not checked yet."""
-
-    def __call__(self, task: ContestTask, log: Path) -> Any: ...
-
-
-def play(answer: Answering, label: str, prepared: PreparedRun, seed: int) -> Report:
+def play(answer: Callable[[ContestTask, Path], Any], label: str, prepared: PreparedRun, seed: int) -> Report:
     """One repetition of a contestant as a round of the engine.
 
     Args:
+        answer: called with a task and a file for what is printed; gives predictions, which are not checked yet.
         label: of the contestant, for messages.
 
     Raises:

@@ -1,19 +1,14 @@
 """Rows before their preparation: the columns of a table with missing values, and texts, for code from elsewhere."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-
-from fedweave.files.atomic import atomic_path
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fedweave.data.base import Dataset, Partition
-
-RAW = "raw.parquet"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,19 +54,3 @@ def digest_rows(table: "pd.DataFrame") -> np.ndarray:
     from pandas.util import hash_pandas_object
 
     return hash_pandas_object(table, index=False).to_numpy()
-
-
-def save_raw(folder: Path, table: "pd.DataFrame | None") -> None:
-    """Write `RAW` to a folder; without raw rows an earlier one is removed."""
-    if table is None:
-        (folder / RAW).unlink(missing_ok=True)
-        return
-    with atomic_path(folder / RAW) as path:
-        table.to_parquet(path, index=False)
-
-
-def load_raw(folder: Path) -> "pd.DataFrame":
-    """The table of `save_raw`."""
-    import pandas as pd
-
-    return pd.read_parquet(folder / RAW)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from fedweave.data.base import RAGGED, Dataset, Partition, Rows, require
-from fedweave.data.raw_rows import RAW, load_raw, save_raw
 from fedweave.errors import BadInput
 from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import atomic_path, remove_temporary_files, write_atomic
 
+RAW = "raw.parquet"
 _DENSE = ("relation", "test_weight", "group")
 _TEXTS = ("names", "group_names", "units")
 _TUPLES = (*_TEXTS, "categories", "channels", "class_names", "columns")
@@ -37,7 +37,11 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
     for key in _OPTIONAL:
         if not metadata[key]:
             del metadata[key]
-    save_raw(folder, dataset.raw)
+    if dataset.raw is None:
+        (folder / RAW).unlink(missing_ok=True)  # of an earlier data set
+    else:
+        with atomic_path(folder / RAW) as path:
+            dataset.raw.to_parquet(path, index=False)
     shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
     write_atomic(folder / "meta.json", json.dumps(metadata | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
 
@@ -51,6 +55,8 @@ def load_dataset(folder: Path | str, raw: bool = True) -> Dataset:
     Raises:
         BadInput: a file is missing, damaged, or not what meta.json says.
     """
+    import pandas as pd
+
     folder = Path(folder)
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -59,7 +65,7 @@ def load_dataset(folder: Path | str, raw: bool = True) -> Dataset:
         raise BadInput(f"{folder / 'meta.json'}: not a prepared data set ({error}); run the download stage") from error
     try:
         arrays = {key: _map_array(folder / f"{Path(key).name}.npy", expected) for key, expected in shapes.items()}
-        rows = load_raw(folder) if raw and (folder / RAW).is_file() else None
+        rows = pd.read_parquet(folder / RAW) if raw and (folder / RAW).is_file() else None
         return Dataset(**{"y": None} | meta | {key: tuple(meta.get(key, ())) for key in _TUPLES} | arrays, raw=rows)
     except BadInput:
         raise

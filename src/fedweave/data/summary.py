@@ -1,7 +1,5 @@
 """Summary of a partition: numbers, a table, a picture. Legend: N clients, C classes, E edges."""
 
-import csv
-import io
 import json
 import re
 from pathlib import Path
@@ -106,6 +104,8 @@ def _size_statistics(sizes: list[int]) -> dict[str, float]:
 
 def _table(dataset: Dataset, partition: Partition, result: dict[str, Any]) -> str:
     """A CSV table with a line per client: name or number, group, unit, sizes of the parts, and rows of each class."""
+    import pandas as pd
+
     columns: dict[str, Any] = {"client": partition.names or range(partition.clients)}
     if partition.group is not None:
         columns["group"] = (
@@ -118,18 +118,7 @@ def _table(dataset: Dataset, partition: Partition, result: dict[str, Any]) -> st
     columns |= {
         f"class_{c}": column for c, column in zip(names, zip(*result.get("labels", ()), strict=True), strict=False)
     }
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return text.getvalue()
-
-
-def _client_values(dataset: Dataset, partition: Partition) -> list[np.ndarray]:
-    """The numbers of each client: its series, or its targets."""
-    if dataset.targets is None:
-        return [*dataset.x]
-    return [dataset.targets[rows] for rows in own_rows(partition)]
+    return pd.DataFrame(columns).to_csv(index=False, lineterminator="\n")
 
 
 def _draw(path: Path, dataset: Dataset, partition: Partition, result: dict[str, Any]) -> None:
@@ -147,9 +136,9 @@ def _draw(path: Path, dataset: Dataset, partition: Partition, result: dict[str, 
         axes.set_title(f"{dataset.name}: Jensen-Shannon distance {result['heterogeneity']:.2f} in the median")
         figure.colorbar(image, ax=axes, label="rows")
     else:
-        quantiles = np.stack(
-            [np.quantile(values, [0.25, 0.5, 0.75]) for values in _client_values(dataset, partition)], axis=1
-        )
+        targets = dataset.targets  # of each client its series, or its targets
+        values = dataset.x if targets is None else [targets[rows] for rows in own_rows(partition)]
+        quantiles = np.stack([np.quantile(own, [0.25, 0.5, 0.75]) for own in values], axis=1)
         low, middle, high = quantiles[:, np.argsort(quantiles[1], kind="stable")]
         axes.fill_between(range(len(middle)), low, high, alpha=0.3, label="middle half")
         axes.plot(middle, label="median")

@@ -38,6 +38,8 @@ USER_ERRORS = FULL | {
     errno.ELOOP,
 }
 FOLDER = "is a folder in the place of a file; move it away, and run this again"
+# In a folder such as /proc, the error for a new name is "does not exist". Elsewhere that is a defect of the program.
+NEW_FILE_ERRORS = USER_ERRORS | {errno.ENOENT}
 
 
 @contextmanager
@@ -53,12 +55,12 @@ def atomic_path(path: Path | str, mode: int = 0o644) -> Iterator[Path]:
         BadInput: the disk is full, or the folder cannot be written.
     """
     path = Path(path)
-    with _one_line_errors(path, {*USER_ERRORS, errno.ENOENT}):
+    with user_errors(path, NEW_FILE_ERRORS):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
         os.close(descriptor)
         temporary = Path(name)
-    with _one_line_errors(path):
+    with user_errors(path):
         try:
             temporary.chmod(mode)
             yield temporary
@@ -100,8 +102,12 @@ def hold_lock(path: Path, busy: BadInput | None = None, wait: float = 0.0) -> It
 
 
 @contextmanager
-def user_errors() -> Iterator[None]:
-    """Context of a whole command: turn file errors that the user can fix into a one-line BadInput.
+def user_errors(path: Path | None = None, errors: Collection[int] = USER_ERRORS) -> Iterator[None]:
+    """Turn file errors that the user can fix into a one-line BadInput.
+
+    Args:
+        path: the file that is written; None: the one that the error names, as around a whole command.
+        errors: their numbers.
 
     Raises:
         BadInput: a folder is a file, or cannot be written, or the disk is full.
@@ -110,33 +116,18 @@ def user_errors() -> Iterator[None]:
         yield
     except OSError as error:
         # The system's error of a full disk often has no file name.
-        if error.errno not in USER_ERRORS or (error.filename is None and error.errno not in FULL):
+        is_full, file = error.errno in FULL, path or error.filename
+        if error.errno not in errors or (file is None and not is_full):
             raise
-        path = "a file" if error.filename is None else error.filename
-        if error.errno in FULL:
-            raise BadInput(f"{path}: cannot be written ({error.strerror}); free space, and run this again") from error
-        if error.errno == errno.EISDIR:
-            raise BadInput(path, FOLDER) from error
-        advice = "make sure that it and those above it are folders that can be written, and run this again"
-        raise BadInput(f"{path}: cannot be used ({error.strerror}); {advice}") from error
-
-
-@contextmanager
-def _one_line_errors(path: Path, errors: Collection[int] = USER_ERRORS) -> Iterator[None]:
-    """Turn errors that the user can fix into a one-line BadInput; `errors` has their numbers.
-
-    In a folder such as /proc, the error for a new name is "does not exist". Elsewhere that error is a defect of the
-    program.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in errors:
-            raise
-        if error.errno == errno.EISDIR:
-            raise BadInput(path, FOLDER) from error
-        advice = f"free space, or make {path.parent} a folder that can be written, and run this again"
-        raise BadInput(f"{path}: cannot be written ({error.strerror}); {advice}") from error
+        if file and error.errno == errno.EISDIR:
+            raise BadInput(file, FOLDER) from error
+        what, advice = "written", "free space, and run this again"
+        if path:
+            advice = f"free space, or make {path.parent} a folder that can be written, and run this again"
+        elif not is_full:
+            what, folders = "used", "folders that can be written"
+            advice = f"make sure that it and those above it are {folders}, and run this again"
+        raise BadInput(f"{file or 'a file'}: cannot be {what} ({error.strerror}); {advice}") from error
 
 
 def _sync(path: Path) -> None:
@@ -163,7 +154,7 @@ def write_new(path: Path | str, content: bytes) -> None:
         BadInput: as `atomic_path`.
     """
     path = Path(path)
-    with _one_line_errors(path, {*USER_ERRORS, errno.ENOENT}):
+    with user_errors(path, NEW_FILE_ERRORS):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent) as temporary:
             temporary.write(content)
@@ -246,7 +237,7 @@ def check_writable(folder: Path | str) -> None:
     Raises:
         BadInput: naming the folder, the reason and how to fix it.
     """
-    with _one_line_errors(Path(folder) / ".writable", errors={*USER_ERRORS, errno.ENOENT}):
+    with user_errors(Path(folder) / ".writable", NEW_FILE_ERRORS):
         Path(folder).mkdir(parents=True, exist_ok=True)
         # A file without a name: a killed process leaves nothing behind.
         with tempfile.TemporaryFile(dir=folder, buffering=0) as probe:

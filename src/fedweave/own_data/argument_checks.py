@@ -117,11 +117,8 @@ def check_callbacks(callbacks: Any) -> None:
     Raises:
         BadInput: naming the value.
     """
-    if isinstance(callbacks, str | Mapping) or not isinstance(callbacks, list | tuple):
+    if not isinstance(callbacks, list | tuple) or not all(map(callable, callbacks)):
         raise BadInput(f"callbacks: {format_value(callbacks)} is not a list of functions; for example callbacks=[show]")
-    bad = next((one for one in callbacks if not callable(one)), None)
-    if bad is not None:
-        raise BadInput(f"callbacks: {format_value(bad)} is not a function; pass functions of a fedweave.Progress")
 
 
 def check_folder(folder: Any, name: str) -> None:

@@ -27,6 +27,7 @@ from fedweave.own_data.argument_checks import (
     check_missing,
     check_size,
     convert_input_errors,
+    is_missing,
 )
 
 LABELS = (str, bool, int, float, np.generic, Decimal, date)  # types of labels
@@ -142,6 +143,8 @@ def _entries(values: Any) -> Any:
 
 def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
     """Position of each row's client [M], and the clients' names in their own order."""
+    import pandas as pd
+
     ids = _entries(client)
     if not isinstance(ids, list) or not all(isinstance(one, Hashable) for one in ids):
         raise BadInput(f"client: {format_value(client)} is not a list of names; give the name of a client for each row")
@@ -150,7 +153,7 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
         raise BadInput(f"client: {given}, but x has {rows}; give one for each")
     ids = [exported_model.as_text(one) for one in ids]
     distinct = list(dict.fromkeys(ids))
-    if any(map(_is_missing, distinct)):
+    if pd.Series(distinct, dtype=object).isna().any():
         raise BadInput("client: is missing in some rows; drop them first")
     if isinstance(client, np.ndarray):
         _check_exact(client, "client")
@@ -162,13 +165,6 @@ def as_clients(client: Any, count: int) -> tuple[np.ndarray, tuple[str, ...]]:
         raise BadInput("client: two ids have the same name, such as 1 and '1'; give them one type")
     position = {one: i for i, one in enumerate(distinct)}
     return np.array([position[one] for one in ids], dtype=np.int64), names
-
-
-def _is_missing(value: Any) -> bool:
-    try:
-        return value is None or bool(value != value)
-    except TypeError:  # pandas' missing value is not even different from itself
-        return True
 
 
 def as_groups(group: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[np.ndarray | None, tuple[str, ...]]:
@@ -191,10 +187,8 @@ def as_units(unit: Any, owner: np.ndarray, names: tuple[str, ...]) -> tuple[str,
 
 def _check_complete(values: Any, option: str, remedy: str) -> None:
     """Refuse a missing name: its text "nan" would be taken for a name."""
-    import pandas as pd
-
     entries = as_plain([*values.values()] if isinstance(values, Mapping) else values, option).astype(object)
-    missing = int((pd.isna(entries) | (entries == "")).sum())
+    missing = int((is_missing(entries) | (entries == "")).sum())
     if missing:
         raise BadInput(f"{option}: {missing} of {entries.size} entries are missing; {remedy}")
 

@@ -16,7 +16,6 @@ from fedweave.tensors.random_streams import stream
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedweave.own_data.arrangement import Arrangement
     from fedweave.own_data.column_encoding import Column
 
 MIN_ROWS = 50  # with fewer rows, columns and rows may be equal by chance
@@ -47,7 +46,7 @@ DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplica
 
 
 def find_label_leakage(
-    table: "pd.DataFrame", features: Sequence[str], arrangement: "Arrangement", train: np.ndarray
+    table: "pd.DataFrame", features: Sequence[str], labels: np.ndarray | None, numbers: Any, train: np.ndarray
 ) -> tuple[str, ...]:
     """A line for each column that alone predicts nearly every label of training rows.
 
@@ -58,49 +57,47 @@ def find_label_leakage(
     """
     if len(train) < MIN_ROWS:
         return ()
-    if arrangement.labels is None:
-        return _find_target_leakage(table, features, np.asarray(arrangement.numbers)[:, 0], train)
-    labels = arrangement.labels
     rows = stream(0, len(train)).permutation(train)[:MAX_ROWS]
-    half, classes = len(rows) // 2, int(labels.max()) + 1
-    fit_labels, check_labels = labels[rows[:half]], labels[rows[half:]]
+    half, lines = len(rows) // 2, []
+    for name in features:
+        values = _bin_values(table[name].iloc[rows], half)
+        if labels is None:
+            text, noun = _explain_numbers(values, np.asarray(numbers)[rows, 0].astype(np.float64), half), "target"
+        else:
+            text, noun = _explain_classes(values, labels[rows], half), "label"
+        if text:
+            lines.append(
+                f"column {name!r} alone {text}; if it is known only after the {noun}, leave it out of features"
+            )
+    return tuple(lines)
+
+
+def _explain_classes(values: np.ndarray, labels: np.ndarray, half: int) -> str:
+    """What `values` [m] say of the classes [m] of the second half of the rows; empty if they reveal no label."""
+    fit_labels, check_labels, classes = labels[:half], labels[half:], int(labels.max()) + 1
     most_frequent = np.bincount(fit_labels, minlength=classes).argmax()
     base_error = float((check_labels != most_frequent).mean())
-    lines = []
-    for name in features:
-        values = _bin_values(table[name].iloc[rows], half)
-        counts = np.bincount(values[:half] * classes + fit_labels, minlength=(values.max() + 1) * classes)
-        counts = counts.reshape(-1, classes)
-        guesses = np.where(counts.any(1), counts.argmax(1), most_frequent)
-        error = float((guesses[values[half:]] != check_labels).mean())
-        if error <= MAX_ERROR and error <= base_error / 10 and base_error > 0:
-            lines.append(
-                f"column {name!r} alone predicts {100 * (1 - error):.1f} % of the labels of training rows; "
-                "if it is known only after the label, leave it out of features"
-            )
-    return tuple(lines)
+    counts = np.bincount(values[:half] * classes + fit_labels, minlength=(values.max() + 1) * classes)
+    counts = counts.reshape(-1, classes)
+    guesses = np.where(counts.any(1), counts.argmax(1), most_frequent)
+    error = float((guesses[values[half:]] != check_labels).mean())
+    reveals = error <= MAX_ERROR and error <= base_error / 10 and base_error > 0
+    return f"predicts {100 * (1 - error):.1f} % of the labels of training rows" if reveals else ""
 
 
-def _find_target_leakage(
-    table: "pd.DataFrame", features: Sequence[str], targets: np.ndarray, train: np.ndarray
-) -> tuple[str, ...]:
-    rows = stream(0, len(train)).permutation(train)[:MAX_ROWS]
-    half = len(rows) // 2
-    fit_targets, check_targets = (part.astype(np.float64) for part in (targets[rows[:half]], targets[rows[half:]]))
-    lines = []
-    for name in features:
-        values = _bin_values(table[name].iloc[rows], half)
-        counts = np.bincount(values[:half], minlength=values.max() + 1)
-        sums = np.bincount(values[:half], weights=fit_targets, minlength=values.max() + 1)
-        guesses = np.where(counts > 0, sums / np.maximum(counts, 1), fit_targets.mean())
-        total = max(np.square(check_targets - fit_targets.mean()).sum(), 1e-300)
-        share = 1 - np.square(guesses[values[half:]] - check_targets).sum() / total
-        if share >= 1 - MAX_ERROR:
-            lines.append(
-                f"column {name!r} alone explains {100 * share:.1f} % of the variance of the targets of training rows; "
-                "if it is known only after the target, leave it out of features"
-            )
-    return tuple(lines)
+def _explain_numbers(values: np.ndarray, targets: np.ndarray, half: int) -> str:
+    """What `values` [m] say of the numbers [m] of the second half of the rows; empty if they reveal none."""
+    fit_targets, check_targets = targets[:half], targets[half:]
+    counts = np.bincount(values[:half], minlength=values.max() + 1)
+    sums = np.bincount(values[:half], weights=fit_targets, minlength=values.max() + 1)
+    guesses = np.where(counts > 0, sums / np.maximum(counts, 1), fit_targets.mean())
+    total = max(np.square(check_targets - fit_targets.mean()).sum(), 1e-300)
+    share = 1 - np.square(guesses[values[half:]] - check_targets).sum() / total
+    return (
+        f"explains {100 * share:.1f} % of the variance of the targets of training rows"
+        if share >= 1 - MAX_ERROR
+        else ""
+    )
 
 
 def _bin_values(column: "pd.Series[Any]", half: int) -> np.ndarray:

@@ -11,9 +11,8 @@ from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_count
 from fedweave.own_data import arrays, data_warnings
 from fedweave.own_data.argument_checks import as_array, as_plain, check_size
-from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.precision import as_stored, refuse_lost
-from fedweave.own_data.row_options import DataOptions, federation_fields
+from fedweave.own_data.row_options import Arrangement, DataOptions, federation_fields
 from fedweave.own_data.splits import split_rows
 
 GAP = 1.5  # times the usual step between two rows: where one row is missing, they are two steps apart

@@ -90,10 +90,13 @@ def _leaf_inputs(rows: list[Any], field: int | None, shape: Sequence[int] | None
     if rows and isinstance(rows[0], list) and any(isinstance(value, str) for value in rows[0]):
         shown = format_value(rows[0])
         raise BadInput(f"field: a row of {path} is {shown}; say which entry is the input, as field=4 of Sent140")
-    if shape is None:
-        return rows
+    return rows if shape is None else _reshape(rows, shape, path, np.float64)
+
+
+def _reshape(rows: Any, shape: Sequence[int], path: Path, dtype: Any = None) -> np.ndarray:
+    """Rows [M, ...] of inputs of the shape that the user names."""
     try:
-        return np.array(rows, dtype=np.float64).reshape(len(rows), *shape)
+        return np.array(rows, dtype=dtype).reshape(len(rows), *shape)
     except (TypeError, ValueError) as error:
         raise BadInput(f"shape: {format_value(shape)} is not that of the rows of {path} ({error})") from error
 
@@ -149,11 +152,7 @@ def read_flbench(path: Path, shape: Sequence[int] | None = None) -> ForeignRows:
     last, count = max(int(rows.max(initial=-1)) for own in places.values() for rows in own), min(len(x), len(y))
     if last >= count:
         raise BadInput(f"{path / PARTITION}: names row {last}, but there are {count}; divide the data set again")
-    if shape is not None:
-        try:
-            x = x.reshape(len(x), *shape)
-        except ValueError as error:
-            raise BadInput(f"shape: {format_value(shape)} is not that of the rows of {path} ({error})") from error
+    x = x if shape is None else _reshape(x, shape, path)
     parts = {name: [(i, x[rows], y[rows]) for i, rows in enumerate(own)] for name, own in places.items()}
     return _join(parts, path, _channels_first if shape is None else np.array)
 

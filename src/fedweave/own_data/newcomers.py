@@ -50,13 +50,14 @@ def add_newcomers(
         raise BadInput(f"join: client {duplicates[0]!r} already exists; give newcomers other names")
     partition = _extend_partition(federation, newcomers)
     dataset = _extend_dataset(federation, newcomers)
+    is_encoded = exported_model.is_encoded(dataset.columns)
     return replace(
         federation,
         dataset=dataset,
         partition=partition,
         partition_block=arrays.partition_block(dataset, partition),
         normalize=_freeze_scaling(federation),
-        preprocessing=_preprocessing(dataset),
+        preprocessing=Preprocessing.from_data(dataset.columns) if is_encoded else None,
         notes=(),
     )
 
@@ -148,10 +149,6 @@ def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
     class_numbers = np.array([federation.classes.index(name) for name in newcomers.classes])
     edges = None if old.edges is None else np.concatenate([old.links, new.links + len(old.x)], axis=1)
     return replace(old, x=x, y=np.concatenate([old.labels, class_numbers[new.labels]]), columns=columns, edges=edges)
-
-
-def _preprocessing(dataset: Dataset) -> Preprocessing | None:
-    return Preprocessing.from_data(dataset.columns) if exported_model.is_encoded(dataset.columns) else None
 
 
 def _freeze_scaling(federation: Federation) -> Any:

@@ -11,7 +11,6 @@ from fedweave.data.normalisation import scale_by_own_rows
 from fedweave.errors import BadInput, choose, format_count, format_value
 from fedweave.own_data import arrays, data_warnings
 from fedweave.own_data.argument_checks import as_names, as_python, check_flag, check_seed, check_text
-from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.column_encoding import HASHED
 from fedweave.own_data.options import ROW_OPTIONS, DataFields
 from fedweave.own_data.splits import MOST_SHOWN, RULES, split_rows
@@ -72,6 +71,29 @@ class DataOptions(DataFields):
         time = None if self.time is None else arrays.as_times(self.time, count)
         recording = None if self.recording is None else arrays.as_recordings(self.recording, count)
         return replace(self, time=time, recording=recording)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Clients, targets and parts of rows, whatever the rows hold.
+
+    Attributes:
+        owner: position of each row's client [M].
+        names: of the clients.
+        labels: class of each row [M], or None.
+        classes: names of the classes.
+        rows: part -> rows of each client.
+        class_type: type of the labels, see `Dataset`.
+        numbers: targets of each row [M, K], where they are not classes.
+    """
+
+    owner: np.ndarray
+    names: tuple[str, ...]
+    labels: np.ndarray | None
+    classes: tuple[str, ...]
+    rows: Mapping[str, tuple[np.ndarray, ...]]
+    numbers: np.ndarray | None = None
+    class_type: str = ""
 
 
 NEEDED = {"chronological": "time", "grouped": "recording"}  # rule of a split -> what it needs of each row

@@ -12,7 +12,6 @@ from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_value
 from fedweave.own_data import arrays, data_warnings, forecast_windows, image_files
 from fedweave.own_data.argument_checks import as_names, as_plain
-from fedweave.own_data.arrangement import Arrangement
 from fedweave.own_data.arrays_by_client import join_clients
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import (
@@ -25,7 +24,7 @@ from fedweave.own_data.column_roles import (
 )
 from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
-from fedweave.own_data.row_options import DataOptions, arrange, federation_fields, find_large_clients
+from fedweave.own_data.row_options import Arrangement, DataOptions, arrange, federation_fields, find_large_clients
 from fedweave.own_data.several_inputs import as_stored, as_vectors, describe_inputs, find_inputs
 from fedweave.own_data.user_files import AMOUNTS, CODES, COMMAS, NOTES
 
@@ -89,14 +88,11 @@ def _fields_of_large_clients(x: Any, y: Any, client: Any, options: DataOptions) 
         selected = [part[kept] for part in parts.values()]
         whole = dict(zip(parts, selected, strict=True)) if isinstance(x, Mapping) else tuple(selected)
         return _with_note(fields_from_arrays(whole, targets[kept], owners[kept], options), note)
-    features = None if x is None else [*x] if are_texts(x) else as_plain(x, "x")
+    features = None if x is None else as_plain(x, "x")
     if features is not None and len(features) != len(targets):
         raise BadInput(f"x: {len(features)} rows, but y has {len(targets)}; give one for each")
-    if isinstance(features, list):
-        features = [text for text, keep in zip(features, kept, strict=True) if keep]
-    elif features is not None:
-        features = features[kept]
-    return _with_note(fields_from_arrays(features, targets[kept], owners[kept], options), note)
+    large = None if features is None else features[kept]
+    return _with_note(fields_from_arrays(large, targets[kept], owners[kept], options), note)
 
 
 def _with_note(fields: dict[str, Any], note: str) -> dict[str, Any]:
@@ -231,7 +227,7 @@ def _warnings(
     return (
         *table.attrs.get(NOTES, ()),
         *data_warnings.find_codes(table.attrs.get(CODES, {}), features),
-        *data_warnings.find_label_leakage(table, features, arrangement, train),
+        *data_warnings.find_label_leakage(table, features, arrangement.labels, arrangement.numbers, train),
         *data_warnings.find_duplicates(dataset, arrangement.rows, whole_rows),
         *misread,
         *data_warnings.find_unseen(table, others, arrangement.rows),

@@ -13,9 +13,10 @@ from fedweave.errors import BadInput
 from fedweave.own_data import image_files
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.prediction import input_description, predictor
-from fedweave.prediction.predictor import Predictor, RunData
+from fedweave.prediction.predictor import Predictor
 from fedweave.results import Run
 from fedweave.runs import serving
+from fedweave.runs.inputs import Inputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,14 +82,14 @@ def _digests(folder: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob(serving.MODELS))}
 
 
-def _pack_graphs(run: Run, run_data: RunData | None, target: Path) -> None:
+def _pack_graphs(run: Run, run_data: Inputs | None, target: Path) -> None:
     if run_data is not None:
         serving.write_graphs(target, run_data.partition)
     else:
         shutil.copy(input_description.partition_folder(run.folder.parents[1], run.task) / serving.GRAPHS, target)
 
 
-def build_example(about: dict[str, Any], run_data: RunData | None, run: Run) -> "ExampleRows":
+def build_example(about: dict[str, Any], run_data: Inputs | None, run: Run) -> "ExampleRows":
     """Rows as users send them: two test rows of the first client with a model, or zeros where the arrays are missing.
 
     Of a graph, the features of all nodes of that client; of a table, one typical row.

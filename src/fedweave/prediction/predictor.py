@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -19,14 +19,8 @@ from fedweave.own_data.argument_checks import convert_input_errors
 from fedweave.prediction import input_description
 from fedweave.results import Run
 from fedweave.runs import serving
+from fedweave.runs.inputs import Inputs
 from fedweave.study import plugins
-
-
-class RunData(NamedTuple):
-    """The arrays behind a run."""
-
-    dataset: data.Dataset
-    partition: data.Partition
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +206,7 @@ def _build_own(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) ->
     return own
 
 
-def read_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData | None]:
+def read_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], Inputs | None]:
     """(description of the data of a run, graphs of its clients, the arrays where they are available).
 
     Raises:
@@ -229,7 +223,7 @@ def read_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], 
     return _read_project_inputs(run)
 
 
-def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], RunData]:
+def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, Tensor]], Inputs]:
     """The data of a run from the stages of DVC: the arrays in the folder `data` beside `results`."""
     for project in run.folder.resolve().parents:
         features = project / "data" / "features" / run.info["dataset"]
@@ -240,7 +234,7 @@ def _read_project_inputs(run: Run) -> tuple[dict[str, Any], list[tuple[Tensor, T
                 dataset, partition, run.info["spec"]["task"].get("normalize", "none")
             )
             graphs = serving.normalise_graphs(partition.edges or (), map(len, partition.nodes or ()))
-            return {**about, "name": dataset.name}, graphs, RunData(dataset, partition)
+            return {**about, "name": dataset.name}, graphs, Inputs(dataset, partition)
     raise BadInput(
         run.folder,
         f"the data of task {run.task!r} are not there, whose scaling predictions need; "

@@ -6,14 +6,13 @@ task. A figure that uses the runs of a table names the table's study under `like
 of a study.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.study import outside, plugins, task_blocks
 from fedweave.study.config import example, read_yaml
-from fedweave.study.method_lists import check_entries
 from fedweave.study.task_blocks import merge
 
 STUDIES = Path("studies")
@@ -29,6 +28,8 @@ WORDS = (
     "ablate",
     "margins",
 )  # of a study file
+VARIANT_WORDS = ("method", "set")
+WAY = "fedavg, or such as {fedavg-slow: {method: fedavg, set: {train.lr: 0.01}}}"  # an entry of a task's methods
 
 
 def studies(folder: Path = STUDIES) -> dict[str, Path]:
@@ -82,17 +83,22 @@ def title(name: str) -> str:
     return Path(name).stem if name.endswith((".yaml", ".yml")) else name
 
 
-def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> dict[str, Any]:
+def overlay(name: str, folder: Path = STUDIES, above: Mapping[Path, str] | None = None) -> dict[str, Any]:
     """The study file `name`, merged over the studies that it is `like`. If it names tasks, only these are inherited.
 
     Args:
         name: of the catalogue, or the path of a file that ends in .yaml.
-        above: the files that were read on the way to this one.
+        above: the files that were read on the way to this one: resolved path -> its name in messages. A file has
+            many paths, as each is relative to the folder of the file that names it.
 
     Raises:
         BadInput: for an unknown study, one that is like itself, or one whose blocks are not mappings.
     """
-    path = find_file(name, folder, above[-1] if above else "")
+    names = [*(above or {}).values()]
+    path = find_file(name, folder, names[-1] if names else "")
+    if path.resolve() in (above or {}):
+        way = " -> ".join([*map(_shorten, names), name])
+        raise BadInput(f"{names[-1]}: like", f"{name!r} is like this study itself ({way}); name another")
     file = str(path) if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     own = {key: value for key, value in read_yaml(path).items() if value is not None}
     _check_blocks(own, file)
@@ -100,13 +106,7 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
         own["uses"] = plugins.resolve_paths(own["uses"], file, path.parent)
     like, inherited = own.pop("like", []), dict[str, Any]()
     for other in [like] if isinstance(like, str) else like:
-        # Resolved, because one file has many paths: relative to the folder of each file that names it.
-        if find_file(other, folder, file).resolve() in {
-            parent.resolve() for parent in (*map(_resolver(folder), above), path)
-        }:
-            way = " -> ".join([*map(_shorten, (*above, file)), other])
-            raise BadInput(f"{file}: like", f"{other!r} is like this study itself ({way}); name another")
-        inherited = merge(inherited, overlay(other, folder, (*above, file)))
+        inherited = merge(inherited, overlay(other, folder, {**(above or {}), path.resolve(): file}))
     inherited_tasks, own_tasks = inherited.pop("tasks", {}), own.get("tasks")
     tasks = (
         inherited_tasks
@@ -120,11 +120,6 @@ def overlay(name: str, folder: Path = STUDIES, above: tuple[str, ...] = ()) -> d
 
 def _shorten(file: str) -> str:
     return file.removeprefix("studies/").removesuffix(".yaml") if file.startswith("studies/") else file
-
-
-def _resolver(folder: Path) -> Callable[[str], Path]:
-    """A function from the name of a study file in messages to its path."""
-    return lambda file: folder / file.removeprefix("studies/") if file.startswith("studies/") else Path(file)
 
 
 def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dict[str, Any]:
@@ -169,7 +164,10 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
             runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
     used_methods = sorted({item["method"] for item in runs.values()})
     defaults = {
-        m: {one.name: _as_yaml(one.default) for one in METHODS[choose(m, METHODS, file)].settings()}
+        m: {  # a file has lists in place of tuples
+            one.name: [*one.default] if isinstance(one.default, tuple) else one.default
+            for one in METHODS[choose(m, METHODS, file)].settings()
+        }
         for m in used_methods
     }
     tune = merge({**base.get("tune", {}), "spaces": {m: derive_space(m) for m in METHODS}}, own.get("tune", {}))
@@ -189,11 +187,6 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
         "ablate": own.get("ablate", {}),
         "margins": own.get("margins", {}),
     }
-
-
-def _as_yaml(default: Any) -> Any:
-    """A default as a file has it, in which there are no tuples."""
-    return list(default) if isinstance(default, tuple) else default
 
 
 def list_methods(block: Mapping[str, Any], study: Mapping[str, Any], base: Mapping[str, Any]) -> list[Any]:
@@ -245,11 +238,49 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
     for key, block in own["tasks"].items():
         for word in block:
             choose(word, task_blocks.WORDS, f"{file}: tasks.{key}")
-        check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
+        _check_entries(block.get("methods"), f"{file}: tasks.{key}.methods")
         for _, item in map(_parse_entry, block["methods"]):
             choose(item["method"], methods, f"{file}: tasks.{key}.methods")
         if not isinstance(dataset := block.get("dataset", ""), str):
             raise BadInput(f"{file}: tasks.{key}.dataset", f"{format_value(dataset)} is not a name; for example digits")
+
+
+def _check_entries(methods: object, where: str) -> None:
+    """Refuse a value that is not a list of methods and variants.
+
+    Raises:
+        BadInput: naming the entry and what to write.
+    """
+    if not isinstance(methods, list):
+        raise BadInput(where, "missing, or not a list; such as [fedavg, fedaghn]")
+    for entry in methods:
+        _check_entry(entry, where)
+
+
+def _check_entry(entry: object, where: str) -> None:
+    """Refuse an entry that is neither the name of a method nor one variant: {name: {method: ..., set: {...}}}."""
+    if isinstance(entry, Mapping) and len(entry) != 1:
+        raise BadInput(where, f"{format_value(entry)} must be one variant; start each with a dash")
+    name, item = next(iter(entry.items())) if isinstance(entry, Mapping) else (entry, {})
+    if not isinstance(name, str) or not name or not isinstance(item, Mapping):
+        raise BadInput(where, f"{format_value(entry)} is neither a name nor a variant; write {WAY}")
+    for word in item:
+        _check_key(word, item, name, f"{where}: {format_value(entry)}")
+    if not isinstance(item.get("method", name), str) or not isinstance(item.get("set", {}), Mapping):
+        raise BadInput(f"{where}: {format_value(entry)}", f"method is a name and set a mapping; write {WAY}")
+
+
+def _check_key(word: Any, item: Mapping[Any, Any], name: str, where: str) -> None:
+    """Refuse an unknown key of a variant; a setting of its method belongs below `set`."""
+    if word in VARIANT_WORDS:
+        return
+    from fedweave.methods import METHODS  # imported here, because it loads torch, which a list of studies does not need
+
+    method = METHODS.get(str(item.get("method", name)))
+    settings = {"train", "evaluate", *(setting.name for setting in (method.settings() if method else ()))}
+    if str(word).partition(".")[0] in settings:
+        raise BadInput(where, f"{word!r} is a setting; write it under set: {{{word}: {item[word]}}}")
+    choose(str(word), VARIANT_WORDS, where)
 
 
 def select_runs(content: Mapping[str, Any], tasks: Collection[str], methods: Collection[str]) -> list[str]:

@@ -195,7 +195,8 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> StudySpec:
     _check_keys(raw, where)
     check_names(raw, where)
     _check_seeds(raw["seeds"], f"{where}: seeds")
-    tasks = {name: _parse_task(block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
+    tasks = {name: construct(TaskSpec, block, f"{where}: tasks.{name}") for name, block in raw["tasks"].items()}
+    tasks = {name: replace(task, model=add_digest(task.model)) for name, task in tasks.items()}
     runs = {key: construct(RunEntry, block, f"{where}: runs.{key}") for key, block in raw["runs"].items()}
     tune = construct(TuneSpec, raw.get("tune", {}), f"{where}: tune")
     _check_seeds(tune.seeds, f"{where}: tune.seeds")
@@ -234,12 +235,6 @@ def parse(raw: Mapping[str, Any], where: str = "params.yaml") -> StudySpec:
         contestants,
         where,
     )
-
-
-def _parse_task(block: object, where: str) -> TaskSpec:
-    """A task, with the digest of the weights that its model starts from."""
-    task = construct(TaskSpec, block, where)
-    return replace(task, model=add_digest(task.model))
 
 
 def _check_margins(margins: object, where: str) -> dict[str, Any]:

@@ -1,25 +1,31 @@
 """Checks of a whole study: every method with its settings, every run on its task, search spaces and variants."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fedweave.client.task import NodeClassification, RowClassification
+from fedweave import data
+from fedweave.client.task import NodeClassification, RowClassification, Task
+from fedweave.data.facts import FACTS
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.families.base import check_parts
 from fedweave.methods import METHODS
 from fedweave.metrics import check_fit
-from fedweave.models import MODELS, build
+from fedweave.models import MODELS, ClientModel, build
 from fedweave.models.base import BODY
 from fedweave.models.registry import capabilities as model_capabilities
-from fedweave.study import checks, known_shapes, objects, search_spaces, spec
-from fedweave.study.model_files import replace_digest
+from fedweave.study import checks, objects, search_spaces, spec
+from fedweave.study.model_files import DIGEST, replace_digest
+from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec, nest
 from fedweave.study.task_blocks import drop_replaced_seed
 
 EXAMPLES = {"partition": "iid", "model": "mlp"}
+ADAPTER = "model.adapter"
 
 
 def load(path: Path | str = PARAMS) -> StudySpec:
@@ -118,7 +124,7 @@ def check_run(run: RunSpec, where: str) -> Method:
     checks.check_graph(run, place)
     name, options = run.task.model["name"], run.task.model
     kind = NodeClassification if MODELS[name].reads == "graph" else RowClassification
-    known = known_shapes.build_task(run.task, f"{where}: tasks.{run.name}")
+    known = _build_known_task(run.task, f"{where}: tasks.{run.name}")
     method = objects.build_method(run, known or kind(lambda: build("mlp", (1,), 1)), where)  # any model will do
     targets = run.task.targets
     capabilities = model_capabilities(name, options) - (set() if targets in (None, "classes") else {"classes"})
@@ -131,3 +137,34 @@ def check_run(run: RunSpec, where: str) -> Method:
     if known:
         check_parts(method, name, place)
     return method
+
+
+def _build_known_task(task: TaskSpec, where: str) -> Task | None:
+    """What clients of `task` learn; None where shapes are known only with the data, or the model does not fit them.
+
+    Args:
+        where: place of the task in messages.
+
+    Raises:
+        BadInput: the adapter does not fit the model.
+    """
+    sizes, kind = FACTS.get(task.dataset), data.KINDS.get(task.dataset)
+    if sizes is None or kind == "series" or not sizes.classes:
+        return None
+    with relocate({ADAPTER: f"{where}.{ADAPTER}"}):
+        block, cls = json.dumps({**task.model}, default=list), MODELS[task.model["name"]]
+        return _build(block, cls, sizes.shape[1:], sizes.classes, kind == "graph")
+
+
+@lru_cache(maxsize=32)
+def _build(block: str, _cls: type[ClientModel], shape: tuple[int, ...], classes: int, graph: bool) -> Task | None:
+    """The task of a model block; its class is a part of the key of the cache."""
+    options = {key: value for key, value in json.loads(block).items() if key != DIGEST}
+    name = options.pop("name")
+    kind: Callable[..., Task] = NodeClassification if graph else RowClassification
+    try:
+        return kind(lambda: build(name, shape, classes, **options))
+    except Exception as error:  # of a model that does not fit, which is refused with its data
+        if isinstance(error, BadInput) and error.place.startswith(ADAPTER):
+            raise
+        return None

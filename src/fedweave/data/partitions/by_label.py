@@ -14,7 +14,7 @@ from fedweave.data.base import Dataset, Partition, Rows
 from fedweave.data.partitions.label_skew import ALLOCATORS, Allocation, ClassSizes, draw_counts
 from fedweave.data.partitions.quotas import split_proportionally
 from fedweave.data.partitions.registry import rule
-from fedweave.data.partitions.splits import Split, ValShare, parse_split, random_parts, stratified_parts
+from fedweave.data.partitions.splits import ValShare, parse_split, random_parts, stratified_parts
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
 
@@ -46,13 +46,13 @@ def by_label(
     a local test part) or the official "train" rows. Without `split.val` the share `val` of train becomes
     validation.
     """
-    shares = parse_split(_default_split(test) if split is None else split, val, test == "local")
+    default = LOCAL if test == "local" else SHARED
+    shares = parse_split(default if split is None else split, val, test == "local")
     pools = _pools(dataset, test, pool)
     allocation = allocate(_class_sizes(dataset, pools[0]), clients, stream(seed, ALLOCATION), **options)
     rows = _draw_rows(allocation.counts, dataset.labels, pools[0], stream(seed, ROWS))
-    parts = [
-        _split_rows(dataset, r, shares, stratify, stream(seed, SPLIT, i), f"client {i}") for i, r in enumerate(rows)
-    ]
+    cut = partial(stratified_parts, y=dataset.labels) if stratify else random_parts
+    parts = [cut(r, split=shares, rng=stream(seed, SPLIT, i), who=f"client {i}") for i, r in enumerate(rows)]
     train, validation, test_rows = zip(*parts, strict=True)
     weight = None
     if test == "weighted":
@@ -62,10 +62,6 @@ def by_label(
         counts = _test_counts(allocation, _class_sizes(dataset, pools[1]).counts, stream(seed, TEST_ALLOCATION))
         test_rows = _draw_rows(counts, dataset.labels, pools[1], stream(seed, TEST_ROWS))
     return Partition(train, validation, tuple(test_rows), test_weight=weight, group=allocation.group)
-
-
-def _default_split(test: str) -> Mapping[str, float]:
-    return LOCAL if test == "local" else SHARED
 
 
 def _pools(dataset: Dataset, test: str, pool: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -101,14 +97,6 @@ def _draw_rows(counts: np.ndarray, y: np.ndarray, rows: np.ndarray, rng: np.rand
         for client, part in zip(clients, np.split(class_rows[: ends[-1]], ends[:-1]), strict=True):
             client.append(part)
     return tuple(np.sort(np.concatenate(client)) for client in clients)
-
-
-def _split_rows(
-    dataset: Dataset, rows: np.ndarray, split: Split, stratify: bool, rng: np.random.Generator, who: str
-) -> list[np.ndarray]:
-    if stratify:
-        return stratified_parts(rows, dataset.labels, split, rng, who)
-    return random_parts(rows, split, rng, who)
 
 
 def _test_counts(allocation: Allocation, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:

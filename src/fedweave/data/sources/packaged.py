@@ -84,12 +84,8 @@ def packaged_files(name: str) -> Iterator[Path]:
         if module is None or module.origin is None:
             raise BadInput(f"dataset {name}: needs the package {file.package}, which is not installed; run: {command}")
         path = Path(module.origin).parent / file.path
-        if not _is_known(path, file):
+        has_size = path.is_file() and path.stat().st_size == file.bytes  # a file of another size is not read
+        if not has_size or digest_file(path) != file.sha256:
             release = f"{file.package} {file.version}"
             raise BadInput(f"{path}: not the file of {release}, which {name} needs; run: {command} --force-reinstall")
         yield path
-
-
-def _is_known(path: Path, file: PackagedFile) -> bool:
-    """Whether `path` has the recorded size and sha256; a file of another size is not read."""
-    return path.is_file() and path.stat().st_size == file.bytes and digest_file(path) == file.sha256

@@ -16,7 +16,7 @@ from fedweave.data.sources.transfer import (
     fetch_published_digest,
     join,
     matches,
-    read_recorded_digest,
+    read_digest,
     record_digest,
     sidecar,
 )
@@ -69,12 +69,8 @@ def find_intact_files(name: str, root: Path) -> FileSet | None:
     """
     file_sets = CATALOGUE.get(name) or (FileSet(()),)  # a data set of a plug-in finds its files itself
     present = [file_set for file_set in file_sets if all((root / file.path).is_file() for file in file_set.files)]
-    candidates = [file_set for file_set in present if _paths(file_set) == _paths(present[0])]
+    candidates = [form for form in present if [f.path for f in form.files] == [f.path for f in present[0].files]]
     return next((file_set for file_set in candidates if all(is_intact(root, file) for file in file_set.files)), None)
-
-
-def _paths(file_set: FileSet) -> list[str]:
-    return [file.path for file in file_set.files]
 
 
 def is_intact(root: Path, file: File) -> bool:
@@ -82,9 +78,8 @@ def is_intact(root: Path, file: File) -> bool:
     path = root / file.path
     if not path.is_file() or path.stat().st_size == 0:
         return False
-    return file.digest == ANY or matches(
-        path, read_recorded_digest(path) if file.digest in (RECORDED, OWN) else file.digest
-    )
+    recorded = read_digest(sidecar(path)) or "sha256:"  # which no file has
+    return file.digest == ANY or matches(path, recorded if file.digest in (RECORDED, OWN) else file.digest)
 
 
 def require_files(name: str, root: Path) -> None:

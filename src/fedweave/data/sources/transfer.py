@@ -64,11 +64,6 @@ def record_digest(path: Path) -> None:
     write_atomic(sidecar(path), f"{digest(path, 'sha256').removeprefix('sha256:')}  {path.name}\n")
 
 
-def read_recorded_digest(path: Path) -> str:
-    """The digest recorded for `path`, or one that no file has."""
-    return read_digest(sidecar(path)) or "sha256:"
-
-
 def read_digest(path: Path) -> str | None:
     """The digest with which the file `path` begins, in the format of `sha256sum`."""
     if not path.is_file():
