@@ -91,13 +91,6 @@ class StageJob(Checkpointable):
 
     def __init__(self, tasks: Sequence[StageTask]) -> None:
         self.tasks = tuple(tasks)
-        self._children = ChildProcesses()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"tasks": self.tasks}
-
-    def __setstate__(self, state: dict[str, tuple[StageTask, ...]]) -> None:
-        self.__init__(state["tasks"])  # type: ignore[misc]
 
     def __call__(self) -> None:
         """Run the tasks one after another, without those that have already succeeded.
@@ -105,6 +98,7 @@ class StageJob(Checkpointable):
         Raises:
             StageFailure: a task failed.
         """
+        self._children = ChildProcesses()  # not above, as jobs are pickled
         failed = []
         for task in self.tasks:
             outcome = read_outcome(task)
