@@ -1,9 +1,10 @@
 """Paths of data, results and state, relative to the project folder."""
 
-import re
 from pathlib import Path
 
 import fedweave
+from fedweave.study.config import read_yaml
+from fedweave.study.spec import PARAMS
 
 RAW = Path("data/raw")
 FEATURES = Path("data/features")
@@ -15,11 +16,12 @@ CODE = Path("data/code")  # digests of code: of packages, and of what data sets 
 
 
 def current_study() -> str:
-    """The study of params.yaml, read without a YAML library; empty without that file."""
-    file = Path("params.yaml")
-    text = file.read_text(encoding="utf-8") if file.is_file() else ""
-    name = re.search(r"^study: *['\"]?([^'\"\s#]+)", text, re.M)
-    return name[1] if name else ""
+    """The study of params.yaml.
+
+    Raises:
+        BadInput: there is no params.yaml, or it is not YAML.
+    """
+    return str(read_yaml(PARAMS)["study"])
 
 
 def tuning_result(study: str, task: str, run: str) -> Path:

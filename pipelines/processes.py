@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -150,7 +149,6 @@ def run_main(main: Callable[..., None], *failures: type[Exception], is_service: 
     expected: tuple[type[Exception], ...] = (BadInput, *failures)
     # For a machine or a container whose cache folder of the user cannot be written.
     os.environ.setdefault("FEDWEAVE_KERNEL", str((STATE / "kernel").absolute()))
-    record_time("begun")
     try:
         with user_errors(), restore_interrupts():
             main(*sys.argv[1:])
@@ -190,13 +188,6 @@ def exit_after(main: Callable[[], object]) -> NoReturn:
     exit_process(0)
 
 
-def record_time(event: str) -> None:
-    """Append the time of `event` of this stage to the file FEDWEAVE_TIMES, if it is set, for `benchmarks.startup`."""
-    if file := os.environ.get("FEDWEAVE_TIMES"):
-        with Path(file).open("a", encoding="utf-8") as notes:
-            notes.write(f"{Path(sys.argv[0]).stem} {event} {time.time()}\n")
-
-
 def exit_process(code: int | str | None) -> NoReturn:
     """Exit as `sys.exit(code)` does, with the ends of threads and exit functions, but without freeing objects.
 
@@ -205,7 +196,6 @@ def exit_process(code: int | str | None) -> NoReturn:
     if isinstance(code, str):
         print(code, file=sys.stderr)
         code = 1
-    record_time("left")
     threading._shutdown()  # type: ignore[attr-defined]  # as processes of `multiprocessing` end
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

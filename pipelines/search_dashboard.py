@@ -76,7 +76,8 @@ class SearchReplica:
                 copy, copied = self._shown[key]
                 if str(trial.datetime_complete) not in copied:
                     copied.add(str(trial.datetime_complete))
-                    copy.add_trial(_strip_client_scores(trial))
+                    trial.user_attrs = {}  # scores by client, of which there may be thousands
+                    copy.add_trial(trial)
         return len(self._shown)
 
     def wrap(self, page: "WSGIApplication") -> "WSGIApplication":
@@ -118,19 +119,6 @@ class SearchReplica:
         optuna_study = optuna.load_study(study_name=name, storage=storage)
         ended = sorted(optuna_study.get_trials(states=search.DONE), key=lambda trial: str(trial.datetime_complete))
         return ended, optuna_study.directions[0] == StudyDirection.MAXIMIZE
-
-
-def _strip_client_scores(trial: FrozenTrial) -> FrozenTrial:
-    """The trial without its scores by client, of which there may be thousands."""
-    plain = create_trial(
-        state=trial.state,
-        values=trial.values,
-        params=trial.params,
-        distributions=trial.distributions,
-        intermediate_values=trial.intermediate_values,
-    )
-    plain.datetime_start, plain.datetime_complete = trial.datetime_start, trial.datetime_complete
-    return plain
 
 
 def read_stored_trials(study: StudySpec, key: str) -> tuple[list[FrozenTrial], bool]:

@@ -12,6 +12,7 @@ from subprocess import Popen
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
+from fedweave.study.spec import PARAMS
 
 from . import paths
 from .addresses import (
@@ -140,7 +141,7 @@ def _run_links() -> Iterator[tuple[str, str]]:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    current = paths.current_study()
+    current = paths.current_study() if PARAMS.is_file() else ""
     try:
         experiments = MlflowClient().search_experiments(order_by=["name"])
     except MlflowException as error:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from fedweave.errors import BadInput, choose, format_count
 
+from .. import paths
 from ..launching import reproduce
 from . import studies
 
@@ -39,7 +40,7 @@ def submit(study: Study = "", force: studies.Force = False) -> None:
         with studies.switch_study(study, None, None, None, force):
             pass  # the lock ends here: the stages that run on this machine take locks of their own
     submission = submissions.submit(cluster)
-    name = submission.study if submission else study or _current_study()
+    name = submission.study if submission else study or paths.current_study()
     if submission is None:
         out.print(f"{name}: all training is up to date; the rest: dvc repro", soft_wrap=True)
         return
@@ -122,13 +123,6 @@ def cancel(study: Study = "") -> None:
     out.print(f"next: fedweave cluster collect {submission.study}, then submit again", soft_wrap=True)
 
 
-def _current_study() -> str:
-    from fedweave.study.config import read_yaml
-    from fedweave.study.spec import PARAMS
-
-    return str(read_yaml(PARAMS)["study"])
-
-
 def _open_submission(study: str) -> "Submission":
     """The open submission of `study`.
 
@@ -137,7 +131,7 @@ def _open_submission(study: str) -> "Submission":
     """
     from ..scheduling import submissions
 
-    name = study or _current_study()
+    name = study or paths.current_study()
     submission = submissions.load(name)
     if submission is None:
         open_studies = submissions.studies()

@@ -16,7 +16,6 @@ import signal
 import socket
 import stat
 import sys
-import time
 from contextlib import suppress
 from typing import NoReturn
 
@@ -40,7 +39,6 @@ LOST_MESSAGE = "error: the process that ran this stage was killed; run the stage
 def main() -> NoReturn:
     """Run the stage that the command line names, and exit as the stage does."""
     name, *arguments = sys.argv[1:]
-    _record_time("asked")
     check_package()
     if sys.platform == "linux" and not os.environ.get("FEDWEAVE_DIRECT"):
         with suppress(OSError):
@@ -191,20 +189,11 @@ def _follow(connection: socket.socket) -> NoReturn:
     if not answer:
         sys.exit(LOST_MESSAGE)
     code = int(answer)
-    _record_time("ended")
     if code < 0:
         with suppress(OSError, ValueError):
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 128 - code)
-
-
-def _record_time(event: str) -> None:
-    """The same as `processes.record_time`, which takes too long to import; "asked" is when this process started."""
-    if file := os.environ.get("FEDWEAVE_TIMES"):
-        start = int(_start_time(os.getpid())) / os.sysconf("SC_CLK_TCK") - time.clock_gettime(time.CLOCK_BOOTTIME)
-        with open(file, "a", encoding="utf-8") as notes:
-            notes.write(f"{sys.argv[1]} {event} {time.time() + (start if event == 'asked' else 0.0)}\n")
 
 
 if __name__ == "__main__":

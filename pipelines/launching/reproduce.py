@@ -19,7 +19,8 @@ from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 
 from .. import addresses, linked, paths
-from . import board, lines, locking
+from ..mlflow_records import stamp, synchronise
+from . import lines, locking
 
 LOG = paths.STATE / "repro.log"
 
@@ -34,7 +35,7 @@ def reproduce(lock: int | None = None) -> int:
         BadInput: there is no params.yaml, a port is not valid, or another package than this one makes the stages.
         Busy: another command runs stages here.
     """
-    start = time.time()
+    start = time.monotonic()
     addresses.mlflow_address()  # refuse a wrong port now: the link to MLflow is printed after all the work
     if line := linked.difference():
         raise BadInput(line)
@@ -42,7 +43,8 @@ def reproduce(lock: int | None = None) -> int:
     with locking.hold() if lock is None else nullcontext(lock) as handle:
         code = _run_dvc(handle, total)
         if not code:
-            board.main(start)
+            show_results(paths.current_study())
+            print(f"all in {lines.format_duration(time.monotonic() - start)}")
     return code
 
 
@@ -92,6 +94,20 @@ def _follow(process: "subprocess.Popen[bytes]", view: lines.ProgressView) -> Non
                     key.data(line.decode(errors="replace"))
                 if not content:
                     selector.unregister(key.fileobj)
+
+
+def show_results(study: str) -> None:
+    """Print the leaderboard of the stage `report`, bring MLflow up to date, and print the links to it.
+
+    Where nothing has changed, this imports none of the code that makes the record in MLflow.
+    """
+    folder, store = paths.RESULTS / study, os.environ.get(synchronise.STORE, "")
+    if (board := folder / "leaderboard.txt").is_file():
+        print(board.read_text(encoding="utf-8"), end="", flush=True)
+    synchronise.run_in_subprocess(folder, study)
+    if stamp.is_current(folder, study, store) and addresses.is_reachable(store):
+        for task, link in stamp.links(study).items():
+            print(f"{task} in MLflow ({addresses.start_command('ui')}): {addresses.mlflow_address()}/{link}")
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 
-from .. import project
+from .. import paths, project
 from . import remote_stages, stage_tasks, submissions
 from .slurm import NEVER, JobState
 from .stage_jobs import Outcome, StageTask, digest, read_outcome
@@ -93,7 +92,7 @@ def collect(submission: Submission) -> CollectionResult:
     Raises:
         BadInput: params.yaml holds another study.
     """
-    study = str(read_yaml(PARAMS)["study"])
+    study = paths.current_study()
     if study != submission.study:
         raise BadInput(
             f"{PARAMS}: study: {study!r}, but {submission.study!r} is to be collected; "

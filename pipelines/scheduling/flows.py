@@ -25,7 +25,7 @@ from fedweave.study.spec import PARAMS
 
 from .. import addresses
 from ..mlflow_records import synchronise
-from ..paths import RESULTS
+from ..paths import RESULTS, current_study
 from . import dvc_graph, host, planning, pool_names, ray_cluster, remote_stages, server_watch, slurm_flow
 from .artifacts import FlowProgress, RoundProgress, publish
 from .dvc_graph import StaleStage
@@ -188,7 +188,7 @@ def _task_runner(where: Place, parallel: int, devices: Sequence[str]) -> Any:
 
 
 def _run_name() -> str:
-    return runtime.flow_run.parameters.get("study") or str(read_yaml(PARAMS)["study"])
+    return runtime.flow_run.parameters.get("study") or current_study()
 
 
 @flow(name="reproduce", flow_run_name=_run_name)
@@ -220,14 +220,14 @@ def reproduce(
     addresses.mlflow_address()  # refuse a wrong port now; the link to MLflow is made at the end only
     if study:
         host.call(use_study, study)
-    on_cluster = slurm_flow.run_on_cluster(str(read_yaml(PARAMS)["study"]), targets or ()) if where == "slurm" else 0
+    on_cluster = slurm_flow.run_on_cluster(current_study(), targets or ()) if where == "slurm" else 0
     plan = dvc_graph.plan(targets or ())
     stages = plan.stale
     if where == "workers":
         cancel_remote_runs(CANCEL_TIMEOUT)  # stages of an earlier flow that was killed
     with ray_cluster.connect(parallel, devices) if where == "ray" and stages else nullcontext():
         failed, not_run = _run_stages(stages, retries, where, share, _task_runner(where, parallel, devices))
-    finished = str(read_yaml(PARAMS)["study"])
+    finished = current_study()
     synchronise.run_in_subprocess(RESULTS / finished, finished)
     publish(finished)
     if failed or not_run:

@@ -19,7 +19,7 @@ from pathlib import Path
 from submitit.helpers import Checkpointable, DelayedSubmission
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import read, write_atomic
 
 from ..processes import ChildProcesses, search_path, wait_measured
 from .remote_stages import code_digest, remove
@@ -91,13 +91,6 @@ class StageJob(Checkpointable):
 
     def __init__(self, tasks: Sequence[StageTask]) -> None:
         self.tasks = tuple(tasks)
-        self._children = ChildProcesses()
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"tasks": self.tasks}
-
-    def __setstate__(self, state: dict[str, tuple[StageTask, ...]]) -> None:
-        self.__init__(state["tasks"])  # type: ignore[misc]
 
     def __call__(self) -> None:
         """Run the tasks one after another, without those that have already succeeded.
@@ -105,6 +98,7 @@ class StageJob(Checkpointable):
         Raises:
             StageFailure: a task failed.
         """
+        self._children = ChildProcesses()  # not above, as jobs are pickled
         failed = []
         for task in self.tasks:
             outcome = read_outcome(task)
@@ -180,12 +174,12 @@ def node_name() -> str:
 
 def read_outcome(task: StageTask) -> Outcome | None:
     """The outcome of `task`; None as long as there is none."""
-    try:
-        return Outcome(**json.loads(Path(task.outcome).read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    file = Path(task.outcome)
+    if not file.is_file():
         return None
-    except (OSError, ValueError, TypeError) as error:
-        raise BadInput(f"{task.outcome}: is damaged ({type(error).__name__}); delete it and submit again") from error
+    return read(
+        file, lambda path: Outcome(**json.loads(path.read_text(encoding="utf-8"))), "delete it and submit again"
+    )
 
 
 def check_inputs(task: StageTask) -> dict[str, str]:

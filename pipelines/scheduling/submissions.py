@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedweave.errors import BadInput, format_count
-from fedweave.files.atomic import hold_lock, write_atomic
+from fedweave.files.atomic import hold_lock, read, write_atomic
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 
@@ -91,17 +91,15 @@ def load(study: str) -> Submission | None:
     """
     from .stage_jobs import StageTask
 
-    file = submission_folder(study) / "submission.json"
-    if not file.is_file():
-        return None
-    try:
+    def parse(file: Path) -> Submission:
         content = json.loads(file.read_text(encoding="utf-8"))
         rows = [(row.pop("job"), StageTask(**{**row, "outputs": tuple(row["outputs"])})) for row in content["jobs"]]
         return Submission(content["study"], content["executor"], tuple(SubmittedJob(task, job) for job, task in rows))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise BadInput(
-            f"{file}: is damaged ({type(error).__name__}); end its jobs (scancel), delete {file.parent}, submit again"
-        ) from error
+
+    file = submission_folder(study) / "submission.json"
+    if not file.is_file():
+        return None
+    return read(file, parse, f"end its jobs (scancel), delete {file.parent}, submit again")
 
 
 def studies() -> list[str]:

@@ -20,7 +20,7 @@ from fedweave.study import objects, validate
 from fedweave.study.spec import RunSpec, StudySpec
 
 from .. import paths
-from ..processes import record_time, run_main
+from ..processes import run_main
 from . import params_entries
 from .train import train
 from .train import tuned_values as tuned
@@ -48,7 +48,6 @@ def main(name: str) -> None:
     study = validate.load()
     block = study.ablate[choose(name, study.ablate, "params.yaml: ablate")]
     outcomes, trained_runs = run_variants(study, name, block["run"], block["variants"])
-    record_time("trained")
     folder, run = paths.RESULTS / study.name / "ablations" / name, results.load_run(paths.run(study.name, block["run"]))
     margin = margin_of(str(run.info["metric"]), parse_margins(study.margins, "params.yaml: margins."))
     write_table(folder / "table.csv", optional_files.ABLATION_COLUMNS, table(name, run, outcomes, margin))

@@ -22,7 +22,7 @@ from fedweave.study.code import digest
 from fedweave.study.spec import PARAMS, RunSpec, StudySpec
 
 from .. import machine, paths
-from ..processes import record_time, run_main
+from ..processes import run_main
 from . import params_entries
 
 FAILURES = (Diverged,)  # exceptions that end the stage with one line
@@ -41,7 +41,6 @@ def main(key: str) -> None:
         except ContestantFailed as error:
             _keep_failure(paths.run(study.name, key), error)
             return
-    record_time("trained")
     _print_logs(paths.run(study.name, key))
     for seed, history in histories.items():
         score, name = finite_mean(archive.select_scores(prepared, history)), prepared.method.task.score_metric.name

@@ -298,7 +298,7 @@ HASH = "3f2a9c41d07be865"
 NODES = {
     "data": (["--data", "absent.pt"], "--data: absent.pt: not found; write it with"),
     "folder": (["--data", "."], f"--data: {HASH}.pt: not found, or no file"),
-    "damaged": (["--data", "key"], "key: no data of a client"),
+    "damaged": (["--data", "key"], "key: damaged"),
     "short": (["--spec", "3f2a"], "--spec: '3f2a' is not a hash of 16 to 64"),
     "word": (["--spec", "readme-of-the-app-"], "--spec: 'readme-of-the-app-' is not a hash"),
     "second": (["--spec", f"{HASH},zz"], "--spec: 'zz' is not a hash"),

@@ -183,7 +183,7 @@ def test_invalid_rosters_are_refused(tmp_path, capsys):
     with pytest.raises(BadInput, match=r"not found, so that no node is known; register the keys"):
         Roster(path).clients()
     path.write_text('{"version": 1, "nodes": [{"client": "a"}]}')
-    with pytest.raises(BadInput, match=r"roster\.json: no roster"):
+    with pytest.raises(BadInput, match=r"roster\.json: damaged"):
         Roster(path).clients()
     path.unlink()
     for words in (

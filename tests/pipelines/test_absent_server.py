@@ -14,7 +14,7 @@ from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.pipelines import addresses
 from fedweave.pipelines.commands import studies
-from fedweave.pipelines.launching import board, reproduce
+from fedweave.pipelines.launching import reproduce
 from fedweave.pipelines.mlflow_records import stamp, tracking
 from fedweave.pipelines.stages import leaderboard, report
 from tests.mlflow_store import small
@@ -54,16 +54,15 @@ def test_a_reproduction_shows_its_leaderboard_and_no_link(
     """The stage `report` prints the failure, and so does the end, which tries again."""
     folder = small(Path("results", "toy"))
     results.write(folder)
-    Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     stamp.write("before", "toy", absent_server, {"blobs": "#/one"}, "")
     monkeypatch.setattr(leaderboard, "stale_runs", lambda study: [])
     monkeypatch.setattr(report, "write_board", lambda *_: (folder / "leaderboard.txt").write_text("best\n"))
     report.main("toy")
     assert capfd.readouterr().err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
-    board.main(time.time())
+    reproduce.show_results("toy")
     captured = capfd.readouterr()
     assert captured.err == f"not logged to MLflow: {refusal_line(absent_server)}\n"
-    assert [words.partition(" in ")[0] for words in captured.out.splitlines()] == ["best", "all"]
+    assert captured.out == "best\n"
 
 
 def test_no_link_leads_to_a_server_that_has_ended(
@@ -75,14 +74,13 @@ def test_no_link_leads_to_a_server_that_has_ended(
     board_file = Path("results", "toy", "leaderboard.txt")
     board_file.parent.mkdir(parents=True)
     board_file.write_text("best\n")
-    Path("params.yaml").write_text("study: toy\n", encoding="utf-8")
     digest = stamp.results_digest(board_file.parent)
     stamp.write(digest, "toy", absent_server, {"blobs": "#/one"}, "")
-    board.main(time.time())
-    assert capfd.readouterr().out.startswith("best\nall in ")
+    reproduce.show_results("toy")
+    assert capfd.readouterr().out == "best\n"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     stamp.write(digest, "toy", "sqlite:///mlflow.db", {"blobs": "#/one"}, "")
-    board.main(time.time())
+    reproduce.show_results("toy")
     assert "blobs in MLflow" in capfd.readouterr().out
 
 

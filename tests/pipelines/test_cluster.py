@@ -220,7 +220,7 @@ def test_a_damaged_record_is_refused_in_one_line(tmp_path: Path, monkeypatch: py
     file = submissions.submission_folder("fedaghn/table1") / "submission.json"
     file.parent.mkdir(parents=True)
     file.write_text("{")
-    with pytest.raises(BadInput, match=r"submission.json: is damaged .*scancel.*submit again") as caught:
+    with pytest.raises(BadInput, match=r"submission.json: damaged .*scancel.*submit again") as caught:
         submissions.studies()
     assert "\n" not in str(caught.value)
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedweave.plots.style import HEAT, INK, MUTED, drawing, panels
+from fedweave.plots.style import INK, MUTED, drawing, panels, shade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,12 +99,7 @@ def _draw(axis: "Axes", weights: np.ndarray) -> None:
 
     count = len(weights)
     others = np.where(np.eye(count, dtype=bool), 0.0, np.nan_to_num(weights))
-    alpha = np.clip(others / (others.max(initial=0.0) or 1.0), 0.0, 1.0)
-    axis.imshow(
-        np.concatenate([np.broadcast_to(HEAT, (count, count, 3)), alpha[..., None]], axis=-1),
-        interpolation="none",
-        aspect="auto",
-    )
+    axis.imshow(shade(others, others.max(initial=0.0)), interpolation="none", aspect="auto")
     axis.plot(range(count), range(count), "x", color=MUTED, markersize=min(4.0, 120 / count), markeredgewidth=0.7)
     axis.add_patch(Rectangle((-0.5, -0.5), count, count, fill=False, edgecolor=MUTED, linewidth=0.8))
     axis.grid(visible=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.plots.graph import LETTER_WIDTH, MOST_NAMED
-from fedweave.plots.style import HEAT, MUTED, SERIES, drawing, panels
+from fedweave.plots.style import MUTED, SERIES, drawing, panels, shade
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,12 +66,6 @@ def _frame(count: int) -> Any:
     from matplotlib.patches import Rectangle
 
     return Rectangle((-0.5, -0.5), count, count, fill=False, edgecolor=MUTED, linewidth=0.6)
-
-
-def shade(values: np.ndarray, top: float) -> np.ndarray:
-    """RGBA image [..., 4] of one hue whose opacity is value / top, so that it reads on light and dark."""
-    alpha = np.clip(np.nan_to_num(values) / (top or 1.0), 0.0, 1.0)
-    return np.concatenate([np.broadcast_to(HEAT, (*alpha.shape, 3)), alpha[..., None]], axis=-1)
 
 
 @drawing

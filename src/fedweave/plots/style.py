@@ -148,6 +148,12 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, **grid)
 
 
+def shade(values: np.ndarray, top: float) -> np.ndarray:
+    """RGBA image [..., 4] of one hue whose opacity is value / top, so that it reads on light and dark."""
+    alpha = np.clip(np.nan_to_num(values) / (top or 1.0), 0.0, 1.0)
+    return np.concatenate([np.broadcast_to(HEAT, (*alpha.shape, 3)), alpha[..., None]], axis=-1)
+
+
 def to_svg(figure: "Figure", salt: str) -> str:
     """The figure as an `<svg>` element for a page that defines --ink, --muted, --grid, --surface, --s0 .. --s5."""
     import matplotlib as mpl

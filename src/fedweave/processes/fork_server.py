@@ -96,14 +96,18 @@ def serve(
     """
     jobs: dict[int, Job] = {}  # by a descriptor that becomes readable when the command has ended
     has_ended = False
-    while not has_ended and (jobs or listener.fileno() >= 0):
+    while jobs or listener.fileno() >= 0:
         watched = [job for job in jobs.values() if job.kill_at == math.inf]
         waiting: list[Any] = [*jobs, *(end for job in watched for end in (job.connection, job.parent))]
         waiting += [] if owner is None else [owner]
         waiting += [listener] if listener.fileno() >= 0 else []
         timeout = (None if jobs else idle) if len(watched) == len(jobs) else GRACE
         ready = {*wait(waiting, timeout)}
-        has_ended = owner is not None and owner in ready
+        if owner is not None and owner in ready:
+            has_ended, owner = True, None
+            _close(listener)
+            for job in jobs.values():
+                job.end(signal.SIGTERM)
         for job in watched:
             if job.parent in ready or (job.connection in ready and not job.pass_signals()):
                 job.end(death)
@@ -113,11 +117,10 @@ def serve(
                 jobs.pop(descriptor).finish()
             elif time.monotonic() >= job.kill_at:
                 job.signal(signal.SIGKILL)
-        if listener in ready and not has_ended:
+        if listener in ready and listener.fileno() >= 0:
             _accept(listener, answer, jobs, death)
         elif not ready and not jobs:
             _close(listener)
-    _end(listener, jobs)
     return has_ended
 
 
@@ -126,19 +129,6 @@ def _close(listener: socket.socket) -> None:
     if listener.fileno() >= 0:
         Path(listener.getsockname()).unlink(missing_ok=True)
         listener.close()
-
-
-def _end(listener: socket.socket, jobs: dict[int, Job]) -> None:
-    """End the commands that still run, by SIGKILL after `GRACE` seconds."""
-    _close(listener)
-    for job in jobs.values():
-        job.end(signal.SIGTERM)
-    deadline = time.monotonic() + GRACE
-    while jobs and (ready := wait([*jobs], max(0.0, deadline - time.monotonic()))):
-        for descriptor in jobs.keys() & {*ready}:
-            jobs.pop(descriptor).finish()
-    for job in jobs.values():
-        job.signal(signal.SIGKILL)
 
 
 def _accept(

@@ -20,8 +20,8 @@ def render(package: str, template: str, context: Callable[[], Mapping[str, Any]]
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    page, palettes = environment.get_template(template), {"light": plots.LIGHT, "dark": plots.DARK}
-    return _make_ids_unique(plots.draw_in_parallel(lambda: page.render(context(), palettes=palettes)))
+    page, palette = environment.get_template(template), [*zip(plots.LIGHT, plots.DARK, strict=True)]
+    return _make_ids_unique(plots.draw_in_parallel(lambda: page.render(context(), palette=palette)))
 
 
 def _make_ids_unique(page: str) -> str:

@@ -35,53 +35,40 @@ def launch(host: Host, app: Path, folder: Path, **config: Any) -> str:
     return match[1]
 
 
-@dataclass
-class _RunMonitor:
-    """Watches a run.
+def _has_finished(host: Host, folder: Path, run_id: str) -> bool:
+    """Whether a run has finished, by the status that its server writes.
 
-    Attributes:
-        host, folder, run_id: as in `follow`.
-        next_query: time at which the SuperLink is asked next, of the monotonic clock.
+    Raises:
+        BadInput: it has failed, or what it needs has ended.
     """
+    superlink, current = host.processes["superlink"], status.read(folder, run_id)
+    # The server may have written its last status just before it ended.
+    is_lost = bool(current) and not is_alive(int(current["pid"]))
+    current = status.read(folder, run_id) if is_lost else current
+    if current.get("state") == "finished":
+        return True
+    if current.get("state") == "failed":
+        raise BadInput(folder, f"the federation has failed: {current['line']}")
+    if superlink.poll() is not None:
+        raise BadInput(f"the SuperLink has ended; see {_log(host)}, and run it again")
+    if is_lost:
+        raise BadInput(folder, f"the server of the federation was killed; see {_log(host)}, and run it again")
+    return False
 
-    host: Host
-    folder: Path
-    run_id: str
-    next_query: float
 
-    def has_finished(self, current: dict[str, Any]) -> bool:
-        """Whether the run has finished, by its `current` status.
+def _check_superlink(host: Host, folder: Path, run_id: str) -> None:
+    """Ask the SuperLink for the state of a run whose server has not written a status.
 
-        Raises:
-            BadInput: it has failed, or what it needs has ended.
-        """
-        if current.get("state") == "finished":
-            return True
-        if current.get("state") == "failed":
-            raise BadInput(self.folder, f"the federation has failed: {current['line']}")
-        if self.host.processes["superlink"].poll() is not None:
-            raise BadInput(f"the SuperLink has ended; see {self.log}, and run it again")
-        if current and not is_alive(int(current["pid"])):
-            newest = status.read(self.folder, self.run_id)  # it may have been written just before the server ended
-            if newest.get("state") in ("finished", "failed"):
-                return self.has_finished(newest)
-            raise BadInput(self.folder, f"the server of the federation was killed; see {self.log}, and run it again")
-        if not current:
-            self._check_superlink()
-        return False
+    Raises:
+        BadInput: the run has ended.
+    """
+    state, details = run_state(host, run_id)
+    if state.startswith("finished") and not status.read(folder, run_id):
+        raise BadInput(folder, f"the run has ended ({state}: {details or 'no reason given'}); see {_log(host)}")
 
-    def _check_superlink(self) -> None:
-        """Ask the SuperLink for the state of a run whose server has not written a status."""
-        if time.monotonic() < self.next_query:
-            return
-        self.next_query = time.monotonic() + QUERY_INTERVAL
-        state, details = run_state(self.host, self.run_id)
-        if state.startswith("finished") and not status.read(self.folder, self.run_id):
-            raise BadInput(self.folder, f"the run has ended ({state}: {details or 'no reason given'}); see {self.log}")
 
-    @property
-    def log(self) -> Path:
-        return self.host.folder / "superlink.log"
+def _log(host: Host) -> Path:
+    return host.folder / "superlink.log"
 
 
 def is_alive(pid: int) -> bool:
@@ -116,17 +103,19 @@ def follow(folder: Path, host: Host, run_id: str, progress: bool = True, rounds:
     """
     from tqdm import tqdm
 
-    monitor = _RunMonitor(host, folder, run_id, time.monotonic() + QUERY_INTERVAL)
-    has_bar, lines = sys.stderr.isatty(), _Lines(time.monotonic())
+    has_bar, lines, queried = sys.stderr.isatty(), _Lines(time.monotonic()), time.monotonic()
     bar = tqdm(total=rounds or None, unit=" rounds", disable=not progress or not has_bar, dynamic_ncols=True)
     try:
         while True:
-            finished = monitor.has_finished(current := status.read(folder, run_id))
-            if current:
+            finished = _has_finished(host, folder, run_id)
+            if current := status.read(folder, run_id):
                 bar.total = current["rounds"] or bar.total
                 bar.update(current["round"] - bar.n)
                 if progress and (line := lines.next_line(current["round"], current["rounds"], not has_bar)):
                     bar.write(line, file=sys.stderr)
+            elif time.monotonic() > queried + QUERY_INTERVAL:
+                _check_superlink(host, folder, run_id)
+                queried = time.monotonic()
             if finished:
                 return current
             time.sleep(0.3)

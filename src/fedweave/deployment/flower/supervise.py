@@ -33,8 +33,9 @@ def exit_on_signals() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     handlers = {number: signal.getsignal(number) for number in EXIT_SIGNALS}
-    for number in _handled_signals():
-        signal.signal(number, leave)
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, leave)
     try:
         yield
     finally:
@@ -42,40 +43,23 @@ def exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _handled_signals() -> list[signal.Signals]:
-    return [number for number in EXIT_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-
-
-def _wait_for_exit(program: "subprocess.Popen[bytes]") -> int:
-    """Wait for the end of `program` in short steps: one long wait could miss a signal that comes just before it."""
-    while (code := program.poll()) is None:
-        time.sleep(POLL)
-    return code
-
-
 def supervise(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-    """Run `command`, again after each error, until it ends without one or this process gets one of `EXIT_SIGNALS`."""
-    signals: list[int] = []
-    children: list[subprocess.Popen[bytes]] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        del frame
-        signals.append(number)
-        if children:
-            children[0].send_signal(signal.SIGTERM)
-
-    for number in _handled_signals():
-        signal.signal(number, stop)
-    while not signals:
-        children[:] = [subprocess.Popen([*command], env=environment, preexec_fn=die_with_parent)]
-        if signals:  # it came before the child was in `children`
-            children[0].send_signal(signal.SIGTERM)
-        code = _wait_for_exit(children[0])
-        if signals or not code:
+    """Run `command`, again after each error, until it ends without one; a `SystemExit`, as of a signal, ends it."""
+    while True:
+        child = subprocess.Popen([*command], env=environment, preexec_fn=die_with_parent)
+        try:
+            while (code := child.poll()) is None:  # one long wait could miss a signal that comes just before it
+                time.sleep(POLL)
+            if not code:
+                return
+            print(f"the SuperNode has ended with exit code {code}; starting it again in {DELAY:g} s", flush=True)
+            time.sleep(DELAY)
+        except SystemExit:
+            child.terminate()
+            child.wait()
             return
-        print(f"the SuperNode has ended with exit code {code}; starting it again in {DELAY:g} s", flush=True)
-        time.sleep(DELAY)
 
 
 if __name__ == "__main__":
-    supervise(sys.argv[1:])
+    with exit_on_signals():
+        supervise(sys.argv[1:])

@@ -13,6 +13,7 @@ from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.engine.clients import Clients
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import BadInput, format_count
+from fedweave.files import atomic
 from fedweave.files.atomic import load_tensors, save_tensors
 
 VERSION = 1
@@ -75,16 +76,14 @@ def read(path: Path) -> ClientFile:
     Raises:
         BadInput: it is missing, damaged, or of another version.
     """
-    try:
-        content = load_tensors(path)
-        version = content.pop("version")
-        if version != VERSION:
-            raise BadInput(path, f"version {version}, but this fedweave reads {VERSION}; write it again")
+
+    def parse(file: Path) -> ClientFile:
+        content = load_tensors(file)
+        if (version := content.pop("version")) != VERSION:
+            raise ValueError(f"version {version}, but this fedweave reads {VERSION}")
         return ClientFile(**content)
-    except BadInput:
-        raise
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise BadInput(path, f"no data of a client ({type(error).__name__}); {REMEDY}") from error
+
+    return atomic.read(path, parse, REMEDY)
 
 
 def extract_client(federation: Clients, position: int) -> ClientFile:

@@ -13,7 +13,7 @@ from fedweave.deployment.node.store import MODEL
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import BadInput
-from fedweave.files.atomic import load_tensors
+from fedweave.files.atomic import load_tensors, read
 from fedweave.metrics import probabilities
 from fedweave.tensors.trees import Tree
 
@@ -49,12 +49,9 @@ def of_table(spec: AppSpec, table: "pd.DataFrame", data: Path, state: Path) -> "
 
 
 def _read_model(path: Path) -> Tree:
-    try:
-        return load_tensors(path)["model"]
-    except FileNotFoundError as error:
-        raise BadInput(path, "no model yet; the node keeps it when the federation has ended") from error
-    except Exception as error:  # a damaged file can raise nearly anything
-        raise BadInput(path, f"not a readable model ({type(error).__name__}); run the federation again") from error
+    if not path.is_file():
+        raise BadInput(path, "no model yet; the node keeps it when the federation has ended")
+    return read(path, lambda file: load_tensors(file)["model"], "run the federation again")
 
 
 def _outputs(spec: AppSpec, file: ClientFile, model: Tree, new_rows: np.ndarray) -> np.ndarray:

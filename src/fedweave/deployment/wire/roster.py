@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedweave.errors import BadInput, format_value
-from fedweave.files.atomic import hold_lock, write_atomic
+from fedweave.files.atomic import hold_lock, read, write_atomic
 
 FILE, VERSION = "roster.json", 1
 DEFAULT_PATH = Path("~/.fedweave/roster.json")
@@ -50,18 +50,16 @@ class Roster:
         Raises:
             BadInput: the file is damaged.
         """
-        if not self.path.exists():
-            return ()
-        try:
-            content = json.loads(self.path.read_text(encoding="utf-8"))
+
+        def parse(file: Path) -> list[RosterEntry]:
+            content = json.loads(file.read_text(encoding="utf-8"))
             if content["version"] != VERSION:
                 raise ValueError(f"version {content['version']}")
-            rows = [RosterEntry(int(row["client"]), str(row["key"]), int(row["node"])) for row in content["nodes"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(
-                self.path, f"no roster ({type(error).__name__}: {error}); delete it, and {REMEDY}"
-            ) from error
-        return tuple(sorted(rows))
+            return [RosterEntry(int(row["client"]), str(row["key"]), int(row["node"])) for row in content["nodes"]]
+
+        if not self.path.exists():
+            return ()
+        return tuple(sorted(read(self.path, parse, f"delete it, and {REMEDY}")))
 
     def clients(self) -> dict[int, int]:
         """Node -> the client that its key belongs to.
