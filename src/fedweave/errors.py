@@ -76,6 +76,17 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 
 
+def first_line(error: object) -> str:
+    """The first line of a library's error, as a message quotes it; the name of its type where it has no text."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_VALUE_LENGTH]
+
+
+def describe_error(error: Exception) -> str:
+    """The type of a library's error and its first line."""
+    name = type(error).__name__
+    return f"{name}: {first_line(error)}" if str(error).strip() else name
+
+
 def _shorten(text: str, longest: int) -> str:
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]} ... {text[-half:]}"

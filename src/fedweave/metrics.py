@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.errors import BadInput, choose, format_value
+from fedweave.errors import BadInput, choose, first_line, format_value
 from fedweave.exported_model import probabilities
 from fedweave.registry import check_name, register
 
@@ -77,7 +77,7 @@ class Metric:
         except Exception as error:  # a user's function can raise anything
             if kind == "classes" and len(np.unique(targets)) < 2:
                 return float("nan")  # such as a scorer of scikit-learn that needs every class
-            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+            reason = first_line(error)
             raise BadInput(
                 f"metric {self.name}: fails on targets {[*targets.shape]} and outputs {[*outputs.shape]} ({reason}); "
                 "it must give a number, or nan"

@@ -270,6 +270,17 @@ def test_a_missing_row_is_named() -> None:
         list(run(method, tiny.rows_federation(), Settings(rounds=2, newcomers=2, join_round=1), Loop()))
 
 
+def test_an_error_without_text_is_named() -> None:
+    """By its type: no line of its text is looked for."""
+
+    def refuse(self: Any, *arguments: Any) -> Any:
+        raise IndexError
+
+    words = "reads a row that is not there: IndexError; a table of clients"
+    cls = hooked(SplitClient, GlobalModel, aggregate=refuse, __module__=__name__)
+    assert_refused(cls, words)
+
+
 def test_an_error_of_fedweave_is_no_missing_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """A built-in method with a missing entry is a defect, which needs its traceback."""
     monkeypatch.setattr(METHODS["fedavg"], "client_update", kept)

@@ -227,7 +227,7 @@ def test_unusable_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="model headless_one: head is 'out'; give a tuple of its last modules, of out"):
         build("headless_one", (1,), 2)
     fw.model("empty_one")(Empty)
-    with pytest.raises(BadInput, match="model empty_one: has no parameters to train; make a layer"):
+    with pytest.raises(BadInput, match="model empty_one: has no parameters to train; check that its layers"):
         build("empty_one", (1,), 2)
 
 

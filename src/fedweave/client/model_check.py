@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from fedweave.client.task import Task
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, describe_error
 from fedweave.tensors import dropout_keys, gradients
 from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
@@ -194,7 +194,7 @@ class _ModelCheck:
             raise
         except Exception as error:
             is_control_flow = "data-dependent" in str(error) or ".item()" in str(error)
-            reason = "its control flow depends on the data" if is_control_flow else _cause(error)
+            reason = "its control flow depends on the data" if is_control_flow else describe_error(error)
             self._refuse(
                 f"cannot run for several clients at once ({reason})",
                 "use torch.where and the like, or train with executor='loop'",
@@ -245,14 +245,10 @@ class _ModelCheck:
             )
             if isinstance(error, IndexError):  # of an embedding
                 way += "; codes that it looks up need Federation.from_arrays(..., normalize='none')"
-            self._refuse(f"fails {mode} on a batch of {len(batch)} ({_cause(error)})", way)
+            self._refuse(f"fails {mode} on a batch of {len(batch)} ({describe_error(error)})", way)
 
     def _refuse(self, what: str, way: str) -> NoReturn:
         raise BadInput(f"{self.prefix}: {what}; {way}")
-
-
-def _cause(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"
 
 
 def _is_close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.contestants.rows import PARTS, ContestAnswers, ContestClient, ContestGraph, ContestTask
-from fedweave.errors import ContestantFailed, format_value
+from fedweave.errors import ContestantFailed, first_line, format_value
 from fedweave.files.arrays import read_npz
 
 if TYPE_CHECKING:
@@ -243,5 +243,5 @@ def _read(file: Path, parse: Any, shown: str = "", most: int = LARGEST_FILE) -> 
             warnings.simplefilter("ignore")  # of files without numbers, which have the wrong shape
             return parse(file)
     except Exception as error:  # parsers raise errors of many types
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise ContestantFailed(shown or file.name, f"it cannot be read: {format_value(reason)}") from error

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from fedweave.contestants import origins
 from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask, Pair
-from fedweave.errors import BadInput, ContestantFailed
+from fedweave.errors import BadInput, ContestantFailed, first_line
 from fedweave.models.source import source_of
 from fedweave.processes.forks import one_thread
 
@@ -160,5 +160,5 @@ def _run_here(sentence: str) -> Iterator[None]:
         except ContestantFailed:
             raise
         except Exception as error:  # it can raise anything
-            reason = (str(error).splitlines() or [""])[0]
+            reason = first_line(error)
             raise ContestantFailed(f"{sentence} {type(error).__name__}", reason) from error

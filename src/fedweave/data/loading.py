@@ -7,7 +7,7 @@ from fedweave.data.base import Dataset
 from fedweave.data.facts import check_content
 from fedweave.data.registry import DATASETS, KINDS
 from fedweave.data.sources.retrieval import require_files
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, describe_error
 from fedweave.registry import error_line, users_file
 
 FILE_ERRORS = (OSError, EOFError, zipfile.BadZipFile)  # raised for a file that is missing or damaged
@@ -36,7 +36,7 @@ def load(name: str, root: Path | str) -> Dataset:
     except BadInput:
         raise
     except Exception as error:  # a damaged or wrong file can raise nearly any exception
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = describe_error(error)
         line = error_line(loader, error)
         if line and not (isinstance(error, FILE_ERRORS) and _is_below(root, error)):
             place = f"{users_file(loader)}, line {line}"

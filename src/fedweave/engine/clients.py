@@ -184,38 +184,26 @@ class Cohort:
         tensors = take({**rows, **{f"own/{name}": value for name, value in federation.own.items()}}, self.positions)
         return {**tensors, "plan": self.plan.to(device), "key": self.keys.to(device)}
 
-    def view(self, tensors: dict[str, Tensor], padded: bool) -> ClientData:
+    def view(self, tensors: dict[str, Any], padded: bool) -> ClientData:
         """One client's data from its slice of `client_tensors`."""
-        arrays = {name.removeprefix("own/"): value for name, value in tensors.items() if name.startswith("own/")}
-        return ClientData(
-            arrays={**self.federation.shared, **arrays},
-            plan=tensors["plan"],
-            train=tensors["train"],
-            val=tensors["val"],
-            test=tensors["test"],
-            key=tensors["key"],
-            round=self.round,
-            size=tensors["size"],
-            padded=padded,
-        )
+        own = {name.removeprefix("own/"): value for name, value in tensors.items() if name.startswith("own/")}
+        rest = {name: value for name, value in tensors.items() if not name.startswith("own/")}
+        return ClientData(arrays={**self.federation.shared, **own}, round=self.round, padded=padded, **rest)
 
     def client_data(self, i: int) -> ClientData:
         """Participant `i`, trimmed: no row of −1 in the plan, no padded node or edge."""
-        federation, position = self.federation, int(self.positions[i])
-        arrays = {
-            name: _trim(name, value[position], federation.extents, position) for name, value in federation.own.items()
+        federation, at, device = self.federation, int(self.positions[i]), self.federation.ids.device
+        own = {f"own/{name}": _trim(name, value[at], federation.extents, at) for name, value in federation.own.items()}
+        tensors: dict[str, Any] = {
+            **own,
+            "plan": _trim_plan(self.plan[i].to(device), self.counts[i]),
+            "train": federation.train[at],
+            "val": federation.val[at],
+            "test": self._test(federation.test[at]),
+            "key": self.keys[i].to(device),
+            "size": federation.sizes[at],
         }
-        return ClientData(
-            arrays={**federation.shared, **arrays},
-            plan=_trim_plan(self.plan[i].to(federation.ids.device), self.counts[i]),
-            train=federation.train[position],
-            val=federation.val[position],
-            test=self._test(federation.test[position]),
-            key=self.keys[i].to(federation.ids.device),
-            round=self.round,
-            size=federation.sizes[position],
-            padded=False,
-        )
+        return self.view(tensors, padded=False)
 
     def _test(self, rows: Tensor) -> Tensor:
         return rows if self.testing else rows[..., :0]

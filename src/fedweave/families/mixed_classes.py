@@ -18,7 +18,7 @@ from torch.nn.functional import softplus
 from fedweave.families.mixed_effects import Rows, count_columns, entries, pack, start_point, unpack
 from fedweave.families.trust_region import newton_step
 from fedweave.tensors.gradients import derivative_along
-from fedweave.tensors.trees import Tree
+from fedweave.tensors.trees import Tree, column
 
 MODE_STEPS = 25  # of the search for û
 START = 0.5  # standard deviation of random effects before the first step
@@ -111,7 +111,7 @@ def server_step(state: Tree, ids: Tensor, uploads: Tree, slopes: str, ridge: flo
     is_complete = known.new_full((), len(ids) == len(known))
     is_worse = total["value"] > state["best"]["value"] + 1e-9 * (1 + state["best"]["value"].abs())
     is_worse = is_worse & is_complete & state["known"].all()
-    best = {name: torch.where(_column(is_worse, value), state["best"][name], value) for name, value in total.items()}
+    best = {name: torch.where(column(is_worse, value), state["best"][name], value) for name, value in total.items()}
     best["value"] = torch.where(is_complete, best["value"], UNKNOWN)
     radius = torch.where(is_worse, state["radius"] / 8, (2 * state["radius"]).clamp(max=1.0))
     count = float(clients["rows"].sum())
@@ -133,10 +133,6 @@ def _add_up(clients: Tree, known: Tensor, point: Tensor, ridge: float | Tensor, 
         "hessian": pack(torch.einsum("n,nkst->kst", weight, hessians) + torch.diag_embed(penalty)),
         "point": point,
     }
-
-
-def _column(values: Tensor, like: Tensor) -> Tensor:
-    return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
 class _Point(NamedTuple):

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.errors import BadInput
+from fedweave.families.base import GlobalModel, SplitClient
 from fedweave.tensors.trees import Params, Tree
 
 Rule = Literal["adam", "yogi", "adagrad"]
@@ -82,6 +83,19 @@ def solver(
     if rule == "sgd":
         return SGD(lr=server_lr, momentum=server_momentum)
     return AdaptiveSolver(rule=rule, lr=server_lr, beta1=server_momentum, beta2=server_beta2, tau=server_tau)
+
+
+class ServerOptimizer(SplitClient, GlobalModel):
+    """FedAvg with the optimiser `rule` at the server, whose settings are the method's own."""
+
+    rule: ClassVar[Choice]
+
+    point = "pre"
+    server_steps = False
+
+    @property
+    def server_solver(self) -> Solver:
+        return solver(self.rule, **{name: getattr(self, name) for name in SETTINGS[self.rule]})
 
 
 def network_solver(rule: Literal["sgd", "adam"], lr: float, momentum: float, decay: float, clip: float) -> Solver:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -182,7 +182,7 @@ def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
     try:
         return reader(file)
     except Exception as error:  # each format raises exceptions of its own for damaged files
-        reason = (str(error).splitlines() or [""])[0]
+        reason = first_line(error)
         raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {advice}") from error
 
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, first_line, format_value
 from fedweave.files.atomic import digest_file
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def _read_file(file: Path, where: str) -> dict[str, "Tensor"]:
     try:
         content: Any = load_file(file) if file.suffix == SAFE else torch.load(file, "cpu", weights_only=True)
     except Exception as error:  # each format has many exceptions for damaged files
-        reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+        reason = first_line(error)
         way = "save the state with torch.save(model.state_dict(), file) or safetensors.torch.save_file"
         raise BadInput(where, f"{file.name} cannot be read as weights alone ({reason}); {way}") from error
     for key in WRAPPERS:

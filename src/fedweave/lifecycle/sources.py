@@ -14,7 +14,7 @@ from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, first_line
 from fedweave.files.atomic import digest_file
 from fedweave.own_data import user_files
 
@@ -174,7 +174,7 @@ def _ask(address: str, query: str) -> Reading:
             rows = pd.DataFrame([tuple(row) for row in result], columns=[*result.keys()], dtype=object)
         engine.dispose()
     except (sqlalchemy.exc.SQLAlchemyError, ImportError) as error:
-        reason = (str(getattr(error, "orig", None) or error).splitlines() or [""])[0]
+        reason = first_line(getattr(error, "orig", None) or error)
         raise BadInput("query", f"the database refuses it ({reason}); check source and query") from error
     content = repr([[*rows.columns], rows.to_numpy(dtype=object).tolist()])
     return Reading("query", rows, hashlib.sha256(content.encode()).hexdigest())

@@ -8,25 +8,18 @@ at τ².
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedweave.client.solvers import Solver
 from fedweave.engine.registry import method
-from fedweave.families import GlobalModel, SplitClient
-from fedweave.families.server_solvers import solver
+from fedweave.families.server_solvers import ServerOptimizer
 from fedweave.settings import LogSpace, Positive, Rate
 
 
 @method("fedadagrad")
 @dataclass(frozen=True, kw_only=True)
-class FedAdagrad(SplitClient, GlobalModel):
+class FedAdagrad(ServerOptimizer):
     """FedAvg with Adagrad at the server."""
 
     server_lr: Annotated[Rate, LogSpace(0.01, 10), "η, learning rate of the server"] = 0.1
     server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, added to the denominator of the step"] = 1e-3
 
     label = "FedAdagrad"
-    point = "pre"
-    server_steps = False
-
-    @property
-    def server_solver(self) -> Solver:
-        return solver("adagrad", self.server_lr, server_tau=self.server_tau)
+    rule = "adagrad"

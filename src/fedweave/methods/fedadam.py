@@ -8,16 +8,14 @@ g ← g + η m / (√v + τ). v begins at τ², and nothing corrects the moments
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedweave.client.solvers import Solver
 from fedweave.engine.registry import method
-from fedweave.families import GlobalModel, SplitClient
-from fedweave.families.server_solvers import solver
+from fedweave.families.server_solvers import ServerOptimizer
 from fedweave.settings import LogSpace, Momentum, Positive, Rate
 
 
 @method("fedadam")
 @dataclass(frozen=True, kw_only=True)
-class FedAdam(SplitClient, GlobalModel):
+class FedAdam(ServerOptimizer):
     """FedAvg with Adam at the server."""
 
     server_lr: Annotated[Rate, LogSpace(0.001, 1), "η, learning rate of the server"] = 0.01
@@ -26,9 +24,4 @@ class FedAdam(SplitClient, GlobalModel):
     server_tau: Annotated[Positive, LogSpace(0.00001, 0.1), "τ, added to the denominator of the step"] = 1e-3
 
     label = "FedAdam"
-    point = "pre"
-    server_steps = False
-
-    @property
-    def server_solver(self) -> Solver:
-        return solver("adam", self.server_lr, self.server_momentum, self.server_beta2, self.server_tau)
+    rule = "adam"

@@ -7,25 +7,18 @@ the share of training rows among the participants, u ← β u + (g − x̂) and 
 from dataclasses import dataclass
 from typing import Annotated
 
-from fedweave.client.solvers import Solver
 from fedweave.engine.registry import method
-from fedweave.families import GlobalModel, SplitClient
-from fedweave.families.server_solvers import solver
+from fedweave.families.server_solvers import ServerOptimizer
 from fedweave.settings import LinearSpace, LogSpace, Momentum, Rate
 
 
 @method("fedavgm")
 @dataclass(frozen=True, kw_only=True)
-class FedAvgM(SplitClient, GlobalModel):
+class FedAvgM(ServerOptimizer):
     """FedAvg with momentum at the server."""
 
     server_lr: Annotated[Rate, LogSpace(0.1, 3), "η, learning rate of the server"] = 1.0
     server_momentum: Annotated[Momentum, LinearSpace(0, 0.99), "β, momentum of the server"] = 0.9
 
     label = "FedAvgM"
-    point = "pre"
-    server_steps = False
-
-    @property
-    def server_solver(self) -> Solver:
-        return solver("sgd", self.server_lr, self.server_momentum)
+    rule = "sgd"

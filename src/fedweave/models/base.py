@@ -221,14 +221,26 @@ def find_constants(model: nn.Module) -> tuple[str, ...]:
     )
 
 
+def check_trainable(model: nn.Module, where: str) -> None:
+    """Refuse a model without parameters to train.
+
+    Raises:
+        BadInput: there are none, or all are frozen.
+    """
+    if any(True for _ in model.parameters()):
+        return
+    if find_constants(model):
+        raise BadInput(f"{where}: every parameter is frozen; call requires_grad_(True) on its head")
+    raise BadInput(f"{where}: has no parameters to train; check that its layers are attributes, or in an nn.ModuleList")
+
+
 def check_parameters(model: nn.Module, where: str) -> None:
     """Refuse a client model whose parameters would not be trained as it says.
 
     Raises:
         BadInput: there are none, or two layers share one.
     """
-    if not any(True for _ in model.parameters()):
-        raise BadInput(f"{where}: has no parameters to train; make a layer, such as torch.nn.Linear, an attribute")
+    check_trainable(model, where)
     if pair := find_shared_parameter(model):
         raise BadInput(
             f"{where}: {pair[0]} and {pair[1]} are one parameter, and only the first would be trained; use it by its "

@@ -42,14 +42,15 @@ class ConvNet(ClientModel):
 
     blocks: ClassVar[tuple[Block, ...]]
     widths: ClassVar[tuple[int, ...]]
+    batch_norm: bool = False
 
-    def __init__(self, shape: tuple[int, ...], outputs: int, *, batch_norm: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
         super().__init__()
         channels, *sides = self._check_shape(shape)
         for i, block in enumerate(self.blocks, start=1):
             conv = nn.Conv2d(channels, block.channels, block.kernel, padding=block.padding)
             self.add_module(f"conv{i}", conv)
-            if batch_norm:
+            if self.batch_norm:
                 self.add_module(f"bn{i}", BatchNorm(block.channels))
             channels, sides = block.channels, [block.size(side) for side in sides]
         fan_in = channels * sides[0] * sides[1]
@@ -57,7 +58,6 @@ class ConvNet(ClientModel):
             self.add_module(f"fc{i}", nn.Linear(fan_in, width))
             fan_in = width
         self.add_module(self.head[0], nn.Linear(fan_in, outputs))
-        self.batch_norm = batch_norm
 
     def _check_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         sides = list(shape[1:])
@@ -94,10 +94,7 @@ class AghnCNN(ConvNet):
     blocks = (Block(32, 5), Block(64, 5))
     widths = (512,)
 
-    has_batch_norm = True
-
-    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
-        super().__init__(shape, outputs, batch_norm=True)
+    batch_norm = has_batch_norm = True
 
 
 @model("lenet16")
@@ -112,7 +109,8 @@ class LeNet16(ConvNet):
     widths = (120, 84)
 
     def __init__(self, shape: tuple[int, ...], outputs: int, *, batch_norm: BatchNorms = False) -> None:
-        super().__init__(shape, outputs, batch_norm=batch_norm)
+        self.batch_norm = batch_norm
+        super().__init__(shape, outputs)
 
 
 @model("moon")
@@ -123,9 +121,6 @@ class Moon(ConvNet):
     blocks = (Block(6, 5), Block(16, 5))
     widths = (120, 84)
 
-    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
-        super().__init__(shape, outputs, batch_norm=False)
-
 
 @model("moon3")
 class Moon3(ConvNet):
@@ -134,9 +129,6 @@ class Moon3(ConvNet):
     head = ("fc3",)
     blocks = (Block(6, 5), Block(16, 5), Block(16, 3, padding=1, pool=1))
     widths = (120, 84)
-
-    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
-        super().__init__(shape, outputs, batch_norm=False)
 
 
 @model("small_cnn")
@@ -147,7 +139,4 @@ class SmallCNN(ConvNet):
     blocks = (Block(16, 3, padding=1), Block(32, 3, padding=1))
     widths = (64,)
 
-    has_batch_norm = True
-
-    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
-        super().__init__(shape, outputs, batch_norm=True)
+    batch_norm = has_batch_norm = True

@@ -1,6 +1,5 @@
 """Encoder-decoder of gated recurrent units for traffic series (Meng et al., CNFGNN, arXiv:2106.05223)."""
 
-from math import sqrt
 from typing import Annotated
 
 import torch
@@ -14,21 +13,10 @@ from fedweave.settings import Size
 Hidden = Annotated[Size, "width of encoder and decoder"]
 
 
-class GRUCell(nn.Module):
-    """One step of a gated recurrent unit in matrix products: the fused kernel cannot be mapped over clients.
+class GRUCell(nn.GRUCell):
+    """One step of a gated recurrent unit in matrix products: the fused kernel cannot be mapped over clients."""
 
-    Names, shapes, gate order (reset, update, new) and initialisation are those of torch.nn.GRUCell.
-    """
-
-    def __init__(self, fan_in: int, hidden: int) -> None:
-        super().__init__()
-        bound = 1.0 / sqrt(hidden)
-        self.weight_ih = nn.Parameter(torch.empty(3 * hidden, fan_in).uniform_(-bound, bound))
-        self.weight_hh = nn.Parameter(torch.empty(3 * hidden, hidden).uniform_(-bound, bound))
-        self.bias_ih = nn.Parameter(torch.empty(3 * hidden).uniform_(-bound, bound))
-        self.bias_hh = nn.Parameter(torch.empty(3 * hidden).uniform_(-bound, bound))
-
-    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:  # type: ignore[override]
         """Next state [B, H] from an input [B, fan_in] and the state [B, H]."""
         return self.step(nn.functional.linear(x, self.weight_ih, self.bias_ih), h)
 

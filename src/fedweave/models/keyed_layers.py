@@ -3,7 +3,8 @@
 `make_keyed` changes the class of such layers in place, so that the names and the values of their parameters stay.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,30 +27,18 @@ class KeyedLayer(nn.Module):
 
 
 class KeyedDropout(KeyedLayer):
-    """nn.Dropout."""
+    """A layer that drops elements or channels, by the function `draw` of (inputs, rate, key, salt)."""
 
     p: float
+    draw: ClassVar[Any]
 
     def forward(self, x: Tensor) -> Tensor:
-        return element_dropout(x, self.p, self.context.key, self.salt)
+        outputs: Tensor = self.draw(x, self.p, self.context.key, self.salt)
+        return outputs
 
 
-class KeyedChannelDropout(KeyedLayer):
-    """nn.Dropout1d, 2d and 3d, on batches."""
-
-    p: float
-
-    def forward(self, x: Tensor) -> Tensor:
-        return channel_dropout(x, self.p, self.context.key, self.salt)
-
-
-class KeyedAlphaDropout(KeyedLayer):
-    """nn.AlphaDropout."""
-
-    p: float
-
-    def forward(self, x: Tensor) -> Tensor:
-        return alpha_dropout(x, self.p, self.context.key, self.salt)
+def _dropout(draw: Callable[..., Tensor]) -> type[KeyedDropout]:
+    return type("KeyedDropout", (KeyedDropout,), {"draw": staticmethod(draw)})
 
 
 class KeyedStochasticDepth(KeyedLayer):
@@ -138,11 +127,9 @@ class KeyedBatchNorm(KeyedLayer):
 
 
 KEYED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Dropout: KeyedDropout,
-    nn.Dropout1d: KeyedChannelDropout,
-    nn.Dropout2d: KeyedChannelDropout,
-    nn.Dropout3d: KeyedChannelDropout,
-    nn.AlphaDropout: KeyedAlphaDropout,
+    nn.Dropout: _dropout(element_dropout),
+    **dict.fromkeys((nn.Dropout1d, nn.Dropout2d, nn.Dropout3d), _dropout(channel_dropout)),
+    nn.AlphaDropout: _dropout(alpha_dropout),
     nn.BatchNorm1d: KeyedBatchNorm,
     nn.BatchNorm2d: KeyedBatchNorm,
     nn.BatchNorm3d: KeyedBatchNorm,

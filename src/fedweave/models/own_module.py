@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, describe_error
 from fedweave.models import adapters
 from fedweave.models.base import (
     CONSTANTS,
     ClientModel,
     add_constants,
-    find_constants,
-    find_shared_parameter,
+    check_parameters,
+    check_trainable,
     make_constants,
 )
 from fedweave.models.context import ForwardContext
@@ -197,16 +197,16 @@ def wrap(
         if isinstance(module, ClientModel):
             raise BadInput(f"model: {name}: is a client model already; give its name or the class in MODELS")
         module = _prepare(module, shape, name, inputs)
-        _check_trainable(module, name)
+        check_trainable(module, f"model: {name}")
         if not adapter:
-            _check_parameters(module, name)
+            check_parameters(module, f"model: {name}")
         code = _hash(module, model if isinstance(model, nn.Module) else None, inputs)
         make_keyed(module, name)
         head_name, functional, splits = _inspect(module, shape, name, head, inputs)
         trained = adapters.parse(adapter)
         result = OwnModule(make, name, shape, windows, head_name, functional, splits, code, inputs, trained)
         if trained:
-            _check_parameters(result(), name)
+            check_parameters(result(), f"model: {name}")
     return result
 
 
@@ -235,7 +235,7 @@ def _build_module(make: Callable[[], nn.Module], name: str) -> nn.Module:
     try:
         module = make()
     except Exception as error:
-        raise BadInput(f"model: {name}: cannot be built ({type(error).__name__}: {_first_line(error)})") from error
+        raise BadInput(f"model: {name}: cannot be built ({describe_error(error)})") from error
     if not isinstance(module, nn.Module):
         raise BadInput(f"model: {name}: gives {type(module).__name__}, not an nn.Module; return the module")
     return module
@@ -251,21 +251,6 @@ def _prepare(module: nn.Module, shape: tuple[int, ...], name: str, inputs: Layou
         return module
     layers = OrderedDict(model=module)
     return OneModule(layers) if inputs else nn.Sequential(layers)
-
-
-def _check_trainable(module: nn.Module, name: str) -> None:
-    if any(True for _ in module.parameters()):
-        return
-    if find_constants(module):
-        raise BadInput(f"model: {name}: every parameter is frozen; call requires_grad_(True) on its head")
-    raise BadInput(
-        f"model: {name}: has no parameters to train; check that its layers are attributes, or in an nn.ModuleList"
-    )
-
-
-def _check_parameters(module: nn.Module, name: str) -> None:
-    if pair := find_shared_parameter(module):
-        raise BadInput(f"model: {name}: {pair[0]} and {pair[1]} are one parameter; give each layer its own")
 
 
 def _inspect(
@@ -330,13 +315,8 @@ def _run(module: nn.Module, x: Tensor, name: str, inputs: Layout) -> Any:
         if inputs:
             shape, given = "", describe(inputs)
         raise BadInput(
-            f"model: {name}: fails on inputs{shape} ({type(error).__name__}: {_first_line(error)}); "
-            f"it is given batches {given}"
+            f"model: {name}: fails on inputs{shape} ({describe_error(error)}); it is given batches {given}"
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:200]
 
 
 def _hash(module: nn.Module, values: nn.Module | None, inputs: Layout) -> str:

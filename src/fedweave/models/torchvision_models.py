@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, first_line
 from fedweave.models.base import STATISTICS, add_constants
 from fedweave.models.own_module import OwnModule, WrappedModule
 from fedweave.models.pretrained import load_weights
@@ -119,5 +119,4 @@ def _make(arch: str, sides: tuple[int, int], outputs: int, weights: str) -> nn.M
 
 
 def _refusal(where: str, sides: tuple[int, int], error: Exception) -> str:
-    reason = (str(error).splitlines() or [""])[0][:200]
-    return f"{where} does not take images of {sides[0]} x {sides[1]} ({reason}); set size, as in size: 224"
+    return f"{where} does not take images of {sides[0]} x {sides[1]} ({first_line(error)}); set size, as in size: 224"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedweave import exported_model
-from fedweave.errors import BadInput, format_count, format_value
+from fedweave.errors import BadInput, first_line, format_count, format_value
 from fedweave.study.spec import MOST_SEEDS
 
 KINDS = {"c": "complex numbers", "M": "dates", "m": "durations"}  # kinds of arrays that cannot be features or targets
@@ -195,7 +195,7 @@ def as_plain(values: Any, name: str, ragged: str = "the rows have different leng
     except ValueError as error:
         raise BadInput(f"{name}: {ragged}") from error
     except (RuntimeError, TypeError) as error:  # PyTorch refuses lists of tensors with a gradient, and some types
-        raise BadInput(f"{name}: cannot be read as an array ({str(error).splitlines()[0]})") from error
+        raise BadInput(f"{name}: cannot be read as an array ({first_line(error)})") from error
 
 
 def check_kind(values: np.ndarray, name: str) -> None:

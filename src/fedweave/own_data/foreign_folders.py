@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave.data.sources.pickles import unpickle_arrays
-from fedweave.errors import BadInput, choose, format_count, format_value
+from fedweave.errors import BadInput, choose, first_line, format_count, format_value
 
 PARTS = ("train", "test")
 PARTITION = "partition.pkl"  # of FL-bench
@@ -244,5 +244,5 @@ def _read(file: Path, read: Any) -> Any:
     except BadInput:
         raise
     except Exception as error:  # readers raise errors of many types for damaged files
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise BadInput(f"{file}: damaged, or of another kind ({format_value(reason)}); write it again") from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, describe_error, format_value
 from fedweave.own_data.splits import part_name
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _open_image(image: Any, root: Path, row: int) -> tuple[Any, str]:
         raise
     # Decoders raise errors of many types for damaged files and for images that are too large.
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = describe_error(error)
         raise BadInput(f"{label}: cannot be read as an image ({reason})") from error
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave import exported_model
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, describe_error, format_value
 from fedweave.files.arrays import read_npz
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _read_file(
     except BadInput:
         raise
     except Exception as error:  # readers raise errors of many types for damaged files
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = describe_error(error)
         raise BadInput(f"{path}: cannot be read as a table ({reason}); {_suggest_fix(error)}") from error
     if not len(table):
         raise BadInput(f"{path}: has no rows; write one line per row below the header")
@@ -259,7 +259,7 @@ def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
     try:
         return read_npz(path)
     except Exception as error:  # numpy and zipfile raise errors of many types for damaged files
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = describe_error(error)
         raise BadInput(
             f"{path}: cannot be read as arrays ({reason}); save them with numpy.savez, and dates or objects "
             "as texts: times.astype(str)"

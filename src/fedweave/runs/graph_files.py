@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput, first_line, format_value
 from fedweave.files.arrays import read_npz
 from fedweave.graphs.controls import RecordedGraphs
 from fedweave.graphs.setting import GraphSetting
@@ -77,7 +77,7 @@ def _read_arrays(path: Path, where: str, way: str) -> Mapping[str, Any]:
         arrays = READERS[path.suffix](path)
     except Exception as error:  # each format has many exceptions for damaged files
         # without the row, as numpy counts rows from 0 or 1 and does not count comments
-        reason = (str(error).splitlines() or [type(error).__name__])[0].partition(" at row ")[0]
+        reason = first_line(error).partition(" at row ")[0]
         raise BadInput(where, f"damaged, or no matrix ({reason}); {way}") from error
     if "weights" not in arrays:
         raise BadInput(where, f"it has no array `weights` but {', '.join(sorted(arrays)) or 'none'}; {way}")

@@ -13,7 +13,7 @@ from fedweave.client.regression import Forecast, RowForecast, RowRegression
 from fedweave.client.task import NodeClassification, RowClassification, Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import parse_options
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, first_line
 from fedweave.metrics import METRICS, check_fit
 from fedweave.models import MODELS, ClientModel, build
 from fedweave.study import model_files
@@ -83,7 +83,7 @@ def _build_default_task(
     except (RuntimeError, TypeError, ValueError, KeyError) as error:
         if isinstance(error, BadInput) and error.place.startswith("model.adapter"):
             raise BadInput(f"tasks.{run.name}.{error.place}", error.problem) from error
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise BadInput(
             f"tasks.{run.name}.model", f"{run.task.model} does not fit {dataset.name} ({reason}); choose another"
         ) from error

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_origin
 
-from fedweave.errors import BadInput, choose, format_value, relocate
+from fedweave.errors import BadInput, choose, first_line, format_value, relocate
 from fedweave.settings import REQUIRED, describe
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _describe_error(error: Exception) -> str:
     """The error of the parser, in one line."""
     mark = getattr(error, "problem_mark", None)
     place = f", line {mark.line + 1}" if mark else ""
-    problem = (str(getattr(error, "problem", None) or error).splitlines() or [type(error).__name__])[0]
+    problem = first_line(getattr(error, "problem", None) or error)
     if duplicate := re.match(r"found duplicate key (.*) with value", problem):
         return f"not YAML{place}: the key {duplicate[1]} occurs twice in its mapping; remove or rename one"
     return f"not YAML{place}: {problem[:LONGEST_PROBLEM]}; correct that line"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from fedweave.errors import describe_error
 from fedweave.tensors import closures
 
 Leaves = list[Tensor]
@@ -201,7 +202,7 @@ def _serve(signature: Hashable, make: Callable[[], Recording | RecordedCall], us
             clear()
             raise
         except Exception as error:
-            warnings.warn(f"a step is not recorded: {type(error).__name__}: {str(error).splitlines()[0]}", stacklevel=3)
+            warnings.warn(f"a step is not recorded: {describe_error(error)}", stacklevel=3)
             _RECORDINGS[signature] = None
             return None
 

@@ -25,10 +25,7 @@ class ToyCNN(ConvNet):
     blocks = (Block(4, 3, padding=1), Block(6, 3, padding=1))
     widths = (20,)
 
-    has_batch_norm = True
-
-    def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
-        super().__init__(shape, outputs, batch_norm=True)
+    batch_norm = has_batch_norm = True
 
 
 def rows_task(model: str = "mlp", dtype: torch.dtype = torch.float64) -> RowClassification:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 from fedweave.data.base import Dataset, Kind, Partition
 from fedweave.data.partitions import checks
 from fedweave.data.partitions.checks import check_integer
-from fedweave.errors import BadInput, choose, format_value, relocate
+from fedweave.errors import BadInput, choose, describe_error, format_value, relocate
 from fedweave.registry import check_name, error_line, register, users_file
 from fedweave.settings import REQUIRED, Setting, describe
 
@@ -118,7 +118,7 @@ def _apply_rule(function: Rule, arguments: tuple[Any, ...], options: Mapping[str
         line = error_line(function, error)
         if line is None:
             raise
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = describe_error(error)
         raise BadInput(f"{where}: failed in line {line} ({reason}); correct it there") from error
 
 

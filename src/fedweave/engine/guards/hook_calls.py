@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from fedweave.engine.clients import Cohort
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, first_line
 from fedweave.registry import error_line, users_file
 from fedweave.tensors.trees import Tree, named_leaves
 
@@ -56,7 +56,7 @@ def guard_call(method: object, hook: str, **given: Tree) -> Iterator[None]:
     except RuntimeError as error:
         if not any(words in str(error) for words in IMPOSSIBLE):
             raise
-        reason = str(error).splitlines()[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise BadInput(f"{name}, or a function that it calls, writes into a tensor: {reason}; {COPY}") from error
     if change := _find_change(before, given):
         raise BadInput(f"{name}, or a function that it calls, {change}")
@@ -71,7 +71,7 @@ def _describe_missing(error: KeyError, given: dict[str, Tree]) -> str:
 
 def _describe_range(error: IndexError) -> str:
     """The row that is not there."""
-    reason = str(error).splitlines()[0].rstrip(".")
+    reason = first_line(error).rstrip(".")
     return (
         f"a row that is not there: {reason}; a table of clients needs a row for each client, and for those that join "
         "later too (add_rows or admit)"
