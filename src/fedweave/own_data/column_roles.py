@@ -127,7 +127,12 @@ def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
 
 def _is_missing(column: "pd.Series[Any]") -> "pd.Series[bool]":
     """Whether each row has no value, or a text of spaces alone [M]."""
-    blank = [value for value in {*map(str, column.dropna())} if not value.strip()]
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):  # of millions of rows, for which the texts would take seconds
+        return column.isna()
+    values = column if column.dtype == object else column.drop_duplicates()
+    blank = {value for value in values if isinstance(value, str) and not value.strip()}
     return column.isna() | column.isin(blank)
 
 
