@@ -51,7 +51,8 @@ def reproduce(lock: int | None = None) -> int:
 def _run_dvc(lock: int, total: int) -> int:
     """Run `dvc repro` with the folder's lock, and show and log its output; returns its exit code.
 
-    After Ctrl-C, the code is 130, for which DVC has others.
+    After Ctrl-C, which a terminal sends to all, this process ends after DVC, with 130, for which DVC has other codes. A
+    second Ctrl-C ends this process, and DVC with it.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "dvc", "repro"],
@@ -62,7 +63,8 @@ def _run_dvc(lock: int, total: int) -> int:
         pass_fds=(lock,),
         preexec_fn=die_with_parent,
     )
-    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all: this one ends after DVC
+    interrupt = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, lambda *_: signal.signal(signal.SIGINT, interrupt))
     try:
         view = lines.ProgressView(sys.stdout, sys.stderr, total)
         _follow(process, view)
@@ -118,4 +120,6 @@ if __name__ == "__main__":
     except BadInput as error:
         print(f"error: {error}", file=sys.stderr)
         code = exit_code(error)
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
     sys.exit(code)

@@ -4,12 +4,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import toy_project
 import yaml
 from servers import process, until
+
+from fedweave.errors import Busy
+from fedweave.pipelines.launching import locking
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """import time
@@ -52,6 +57,30 @@ def test_ctrl_c_ends_a_run_with_130(project: Path, ends_itself: bool) -> None:
         output, errors = run.communicate(timeout=60)
     assert run.returncode == 130, output + errors
     assert "(1 stopped)" in output
+
+
+def test_a_second_ctrl_c_ends_a_run_whose_stage_does_not_end(project: Path) -> None:
+    """DVC ends with it, and the lock is free."""
+    Path("hold").touch()
+    ignored = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    Path("step.py").write_text(ignored + Path("step.py").read_text())
+    command = [sys.executable, "-c", IN_TERMINAL, sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True) as run:
+        assert until(lambda: any(Path("pids").iterdir()), 120)
+        for _ in range(2):
+            time.sleep(1)  # in which the first one would have ended it
+            assert run.poll() is None
+            os.killpg(run.pid, signal.SIGINT)
+        _, errors = run.communicate(timeout=60)
+    Path("hold").unlink()
+    assert (run.returncode, errors) == (130, "")
+
+    def is_free() -> bool:
+        with suppress(Busy), locking.hold():
+            return True
+        return False
+
+    assert until(is_free, 20)
 
 
 def test_a_failed_stage_ends_a_run_with_the_code_of_dvc(project: Path) -> None:
