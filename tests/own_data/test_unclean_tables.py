@@ -194,6 +194,17 @@ def test_codes_that_are_read_as_numbers_are_named(tmp_path: Path) -> None:
     assert [note[: len(line)] for note in notes] == [line]
 
 
+def test_categories_of_numbers_stay_categories_in_a_file(tmp_path: Path) -> None:
+    """A Parquet file of pandas has their values as numbers, and says beside them that they are categories."""
+    table = TABLE.assign(shop=pd.Categorical(np.arange(COUNT) % 5, ordered=True))
+    table.to_parquet(tmp_path / "rows.parquet")
+    read, given = fw.Federation.from_file(tmp_path / "rows.parquet", **NAMES), fw.Federation.from_pandas(table, **NAMES)
+    assert str(read.preprocessing) == str(given.preprocessing)
+    assert "shop: category, 5 values" in str(read.preprocessing)
+    few = fw.Federation.from_file(tmp_path / "rows.parquet", features=["shop"], **NAMES)
+    assert str(few.preprocessing) == "shop: category, 5 values, one column each (others: zeros)"
+
+
 @pytest.mark.parametrize("column", ["ward", "died"])
 @pytest.mark.parametrize("blank", [" ", ""])
 def test_a_blank_name_is_a_missing_one(column: str, blank: str) -> None:

@@ -106,16 +106,13 @@ def _read_file(
     Args:
         has_commas: whether the decimal mark is a comma, as another file says.
     """
-    import pandas as pd
 
     path = _check_file(source)
     if (kind := _table_kind(path)) is None:
         raise BadInput(f"{path}: is not a table; give a file with the ending {', '.join(TABLES)}")
     try:
         if kind in (".parquet", ".pq"):
-            table = pd.read_parquet(
-                path, columns=columns and [*filter({*_parquet_columns(path)}.__contains__, columns)]
-            )
+            table = _read_parquet(path, columns)
         else:
             file = _TextFile(path, encoding or UTF_8, "\t" if kind == ".tsv" else ",")
             table = _read_csv(file, columns, names, labels, has_commas)
@@ -263,11 +260,16 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_co
     return table
 
 
-def _parquet_columns(path: Path) -> list[str]:
-    """Names of the columns of a Parquet file."""
+def _read_parquet(path: Path, columns: Sequence[str] | None) -> "pd.DataFrame":
+    """The table of a Parquet file. Categories of numbers, which pandas reads as numbers, are categories."""
+    import pandas as pd
     import pyarrow.parquet
 
-    return list(pyarrow.parquet.read_schema(path).names)
+    schema = pyarrow.parquet.read_schema(path)
+    table = pd.read_parquet(path, columns=columns and [*filter({*schema.names}.__contains__, columns)])
+    about = (schema.pandas_metadata or {}).get("columns", ())
+    categories = [one["name"] for one in about if one["pandas_type"] == "categorical" and one["name"] in table]
+    return table.astype(dict.fromkeys(categories, "category"))
 
 
 def read_arrays(source: Path | str) -> dict[str, np.ndarray]:
