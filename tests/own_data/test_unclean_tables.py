@@ -194,6 +194,15 @@ def test_codes_that_are_read_as_numbers_are_named(tmp_path: Path) -> None:
     assert [note[: len(line)] for note in notes] == [line]
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.xlsx"])
+def test_a_file_of_another_format_is_refused_with_a_way_out(name: str, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / name, LINES)
+    with pytest.raises(fw.BadInput) as caught:
+        fw.Federation.from_file(file, **NAMES)
+    way = "save its rows as CSV or Parquet, with the ending .csv, .tsv, .parquet, .pq"
+    assert str(caught.value) == f"{file}: has another ending than tables have; {way}"
+
+
 def test_categories_of_numbers_stay_categories_in_a_file(tmp_path: Path) -> None:
     """A Parquet file of pandas has their values as numbers, and says beside them that they are categories."""
     table = TABLE.assign(shop=pd.Categorical(np.arange(COUNT) % 5, ordered=True))

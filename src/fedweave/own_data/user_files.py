@@ -109,7 +109,8 @@ def _read_file(
 
     path = _check_file(source)
     if (kind := _table_kind(path)) is None:
-        raise BadInput(f"{path}: is not a table; give a file with the ending {', '.join(TABLES)}")
+        way = f"save its rows as CSV or Parquet, with the ending {', '.join(TABLES)}"
+        raise BadInput(f"{path}: has another ending than tables have; {way}")
     try:
         if kind in (".parquet", ".pq"):
             table = _read_parquet(path, columns)
