@@ -169,6 +169,9 @@ def test_separators_of_thousands_are_named() -> None:
 ODD = {
     "column 'odd': 100 % of its values are numbers": [f"{i % 30} kg" for i in range(COUNT)],
     "column 'odd': 95 % of its values are numbers": [f"{i % 30}kg" if i % 20 else "none" for i in range(COUNT)],
+    "column 'odd': 100 % of its values are numbers, and it": [f"{i % 30}.50-" for i in range(COUNT)],
+    "column 'odd': 100 % of its values are numbers, and": [f"{i % 30}\u00a0" for i in range(COUNT)],
+    "column 'odd': 12 values are -99.9, apart from all others": [-99.9 if i % 10 == 0 else i / 7 for i in range(COUNT)],
     "values of column 'odd' 'No' and 'no' differ only in spelling": ["yes", "No", "no"] * (COUNT // 3),
     "column 'odd' holds dates or times, such as '1 Jan 2020'": [f"{1 + i % 28} Jan 2020" for i in range(COUNT)],
     "column 'odd' holds dates or times, such as 'Jan 1, 2020'": [f"Jan {1 + i % 28}, 2020" for i in range(COUNT)],
@@ -212,6 +215,15 @@ def test_categories_of_numbers_stay_categories_in_a_file(tmp_path: Path) -> None
     assert "shop: category, 5 values" in str(read.preprocessing)
     few = fw.Federation.from_file(tmp_path / "rows.parquet", features=["shop"], **NAMES)
     assert str(few.preprocessing) == "shop: category, 5 values, one column each (others: zeros)"
+
+
+@pytest.mark.parametrize("other", ["1.0", "01"])
+def test_classes_that_are_one_number_are_named(other: str, tmp_path: Path) -> None:
+    TABLE.assign(died=[["0", "1", other][i % 3] for i in range(COUNT)]).to_csv(tmp_path / "rows.csv", index=False)
+    (note,) = fw.Federation.from_file(tmp_path / "rows.csv", **NAMES).notes
+    assert note.startswith("classes ")
+    assert f"'{other}'" in note
+    assert note.endswith(" differ only in spelling; write them the same way if they are one")
 
 
 @pytest.mark.parametrize("column", ["ward", "died"])
