@@ -41,7 +41,7 @@ MARKS = (-9, -99, -99.9, -999, -999.9, -9999, -99999, -32768, 999, 9999, 99999, 
 LEAST_MARKS = 3  # fewer may be an outlier
 ID_NAME = r"(^|_|\b)(id|key|index|row|nr|no|num(ber)?|code)(_|\b|$)|(?-i:Id$|ID$)"  # of columns with names of rows
 LEAST_DATES = 3  # different dates of a column; two may be names of two visits
-YEARS = (1900, 2100)  # of dates that are written as numbers
+FIRST_DATE, LAST_DATE = 1900_01_01, 2100_12_31  # that are written as numbers
 MOST_UNSEEN = 0.2  # share of test rows
 MANY_CLASSES = 20  # more whole numbers as labels may be amounts
 DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
@@ -162,10 +162,13 @@ def find_codes(codes: Mapping[str, str], features: Collection[str]) -> tuple[str
 def _dates_as_numbers(column: "pd.Series[Any]") -> str:
     """A line if a column of numbers has dates of eight digits, whose differences are not those of time."""
     numbers = exported_model.as_numbers(column, str(column.name))
-    dates = np.unique(numbers[np.isfinite(numbers)])
-    year, month, day = dates // 10000, dates // 100 % 100, dates % 100
-    are_dates = (dates % 1 == 0) & (year >= YEARS[0]) & (year <= YEARS[1]) & (month >= 1) & (month <= 12)
-    if len(dates) < LEAST_DATES or not (are_dates & (day >= 1) & (day <= 31)).all():
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers) or numbers.min() < FIRST_DATE or numbers.max() > LAST_DATE:
+        return ""
+    dates = np.unique(numbers)
+    month, day = dates // 100 % 100, dates % 100
+    are_dates = (dates % 1 == 0) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    if len(dates) < LEAST_DATES or not are_dates.all():
         return ""
     return (
         f"column {column.name!r} holds dates, such as {dates[0]:.0f}, and is read as a number; make other numbers of "
