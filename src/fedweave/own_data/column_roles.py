@@ -127,8 +127,14 @@ def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
 
 def _is_missing(column: "pd.Series[Any]") -> "pd.Series[bool]":
     """Whether each row has no value, or a text of spaces alone [M]."""
-    blank = [value for value in {*map(str, column.dropna())} if not value.strip()]
-    return column.isna() | column.isin(blank)
+    missing = column.isna()
+    if column.dtype.kind != "O":
+        return missing
+    try:
+        values = column.unique()
+    except TypeError:  # lists, which are refused later
+        return missing
+    return missing | column.isin([value for value in values if isinstance(value, str) and not value.strip()])
 
 
 def column_values(table: "pd.DataFrame", column: str) -> Any:
