@@ -1,6 +1,7 @@
 """The tables of `fedweave list`: each is a header and a row for each name."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -86,6 +87,14 @@ def studies() -> list[tuple[Any, ...]]:
     """Every study of the catalogue."""
     overlays = {name: catalogue.overlay(name) for name in catalogue.studies()}
     return [("name", "tasks", "about"), *((n, ", ".join(s["tasks"]), s.get("about", "")) for n, s in overlays.items())]
+
+
+def files(what: str) -> list[Path]:
+    """What the list of `what` comes from besides code."""
+    if what == "studies":
+        folders = [catalogue.STUDIES, *(path for path in catalogue.STUDIES.rglob("*") if path.is_dir())]
+        return [*folders, *{file for name in catalogue.studies() for file in catalogue.list_files(name)}]
+    return [RAW, *RAW.rglob("*")] if what == "datasets" else []
 
 
 def show(out: Console, rows: Sequence[Sequence[str]]) -> None:

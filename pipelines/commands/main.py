@@ -4,6 +4,7 @@ import gc
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -32,6 +33,7 @@ from . import (
     single_run,
     studies,
 )
+from .answers import recall
 
 app = typer.Typer(
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
@@ -125,10 +127,13 @@ def list_(
     }
     listing_function = listings[choose(what, listings, "fedweave list")]
 
-    if what != "studies":
-        plugins.load(used.values())
-    rows = listing.settings(what, name) if name else listing_function()
-    listing.show(out, [[str(cell) for cell in row] for row in rows])
+    def work_out() -> tuple[list[list[str]], list[Path]]:
+        if what != "studies":
+            plugins.load(used.values())
+        rows = listing.settings(what, name) if name else listing_function()
+        return [[str(cell) for cell in row] for row in rows], listing.files(what)
+
+    listing.show(out, recall(("list", what, name, used), work_out))
 
 
 if __name__ == "__main__":

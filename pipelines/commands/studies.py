@@ -17,6 +17,7 @@ from .. import addresses, signed_files
 from ..launching import locking, reproduce
 from ..paths import RESULTS
 from . import projects
+from .answers import recall
 from .params_file import dump
 
 app = typer.Typer(help="Studies: what is trained on what, and how long.", no_args_is_help=True)
@@ -34,13 +35,23 @@ Methods = Annotated[
 @app.command()
 def show(name: Name, task: Tasks = None, method: Methods = None, uses: Uses = None) -> None:
     """Check a study and print it as the params.yaml it would write; into a file or a pipe, that file."""
-    text = dump(check_study(name, task, method, uses))
+    text = recall(("study show", name, task, method, uses), lambda: _check_shown(name, task, method, uses))
     if out.is_terminal:
         from rich.syntax import Syntax
 
         out.print(Syntax(text, "yaml", background_color="default", word_wrap=True))
     else:
         typer.echo(text, nl=False)
+
+
+def _check_shown(
+    name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None
+) -> tuple[str, list[Path]]:
+    """The params.yaml of a study, and the files that it comes from."""
+    content = check_study(name, tasks, methods, uses)
+    graphs = map(Path, content.get("graphs", {}).values())
+    inside = (file for graph in graphs for file in (graph, *graph.rglob("*")))
+    return dump(content), [catalogue.STUDIES / "base.yaml", *catalogue.list_files(name), *inside]
 
 
 @app.command()

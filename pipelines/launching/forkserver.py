@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import NoReturn
 from fedweave.processes.fork_server import STALE, Request, initial_environment, serve
 from fedweave.study.code import PACKAGE, digest, find_dependencies
 
-from .. import ROOT
+from .freshness import imported_files, project_files, stamps
 
 STAGES = (
     "download",
@@ -39,7 +39,6 @@ STAGES = (
 PRELOADED = ("torch", "pandas", "pyarrow.parquet", "psutil", "fedweave.pipelines.stages.train")
 ARROW = "JE_ARROW_MALLOC_CONF"  # variable with settings of the allocator that Arrow brings
 IDLE_TIMEOUT = 120.0  # seconds without a stage after which the server ends
-Stamp = tuple[int, int, int]
 # Environment variables that may differ from stage to stage, in addition to DVC's own
 VARYING = ("_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES")
 
@@ -73,31 +72,6 @@ def run_server(path: str, listener: socket.socket) -> None:
     if serve(listener, answer, owner_pidfd, IDLE_TIMEOUT):
         with suppress(OSError):
             Path(f"{path}.lock").unlink()
-
-
-def stamps(files: Iterable[str]) -> dict[str, Stamp | None]:
-    """File -> (time of modification [ns], size [bytes], inode); None for a missing file."""
-    stamps_of: dict[str, Stamp | None] = {}
-    for file in files:
-        try:
-            status = Path(file).stat()
-            stamps_of[file] = (status.st_mtime_ns, status.st_size, status.st_ino)
-        except OSError:
-            stamps_of[file] = None
-    return stamps_of
-
-
-def project_files() -> list[str]:
-    """The files with the package's code and the project's .env, imported or not."""
-    sources = (path for folder in (PACKAGE, Path(__file__).parent.parent) for path in folder.rglob("*.py"))
-    return [str(path) for path in (*sources, ROOT / ".env")]
-
-
-def imported_files() -> set[str]:
-    """The files of all modules that this process has imported."""
-    return {
-        file for module in tuple(sys.modules.values()) if isinstance(file := getattr(module, "__file__", None), str)
-    }
 
 
 def preload() -> None:

@@ -60,6 +60,14 @@ def find_file(name: str, folder: Path = STUDIES, named_by: str = "") -> Path:
     return file
 
 
+def list_files(name: str, folder: Path = STUDIES, named_by: str = "") -> set[Path]:
+    """The files of a study that `overlay` accepts: its own, and those of the studies that it is `like`."""
+    path = find_file(name, folder, named_by)
+    like, file = read_yaml(path).get("like") or [], str(path) if name.endswith((".yaml", ".yml")) else f"studies/{name}"
+    others = (list_files(other, folder, file) for other in ([like] if isinstance(like, str) else like))
+    return {path}.union(*others)
+
+
 def check_folder(name: str, folder: Path = STUDIES) -> None:
     """Refuse to look for the study `name` outside of a project."""
     if not folder.is_dir():
