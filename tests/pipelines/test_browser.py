@@ -40,7 +40,7 @@ FLAGS = (
 
 pytestmark = [
     pytest.mark.acceptance,
-    pytest.mark.group("browser"),
+    pytest.mark.xdist_group("browser"),
     pytest.mark.timeout(900),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium"),
 ]
