@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from fedweave.errors import BadInput
 from fedweave.files.atomic import user_errors
-from fedweave.processes.signals import die_with_parent
+from fedweave.processes.signals import die_with_parent, end_group, signal_group
 
 from .paths import STATE
 
@@ -52,7 +52,7 @@ class ChildProcesses:
                 raise InterruptedError("ended")
             yield process
         finally:
-            _end(process)
+            end_group(process, GRACE)
             self._running.discard(process)
 
     @property
@@ -74,9 +74,9 @@ class ChildProcesses:
         with self._starting:
             self._ended.set()
         for process in tuple(self._running):
-            _signal_group(process, signal.SIGTERM)
+            signal_group(process, signal.SIGTERM)
         for process in tuple(self._running):
-            _end(process)
+            end_group(process, GRACE)
 
 
 def end_all() -> None:
@@ -116,20 +116,6 @@ def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[s
         start_new_session=True,
         preexec_fn=die_with_parent,
     )
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    """End `process` and everything that it started: by SIGTERM, and after `GRACE` seconds by SIGKILL."""
-    _signal_group(process, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE)
-    _signal_group(process, signal.SIGKILL)
-    process.wait()
-
-
-def _signal_group(process: subprocess.Popen[str], number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
 
 
 def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:

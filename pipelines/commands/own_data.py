@@ -183,9 +183,12 @@ def predict(
         rows = rows.reset_index(drop=True)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # it is in the line below
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
         text = _prediction_table(result, own_rows, client, seed, refit).to_csv(index=False, float_format="%.6g")
+    for line in dict.fromkeys(str(one.message) for one in caught):
+        if not line.startswith(f"{result.name}: "):  # how it was trained is in the line below
+            print(f"warning: {line}", file=sys.stderr)
     left_out = left_out if len(own_rows) < len(rows) else ""
     print(f"{result.name} of {client} {_explain(result, why, seed, refit)}{left_out}", file=sys.stderr)
     if output is None:

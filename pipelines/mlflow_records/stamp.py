@@ -6,12 +6,13 @@ database and of the folders of artifacts: nothing in the database is read.
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from fedweave.files.atomic import write_atomic
 
 FOLDER = Path(".fedweave", "mlflow")
 # Files that are logged of a study, relative to its folder; their sizes and times are compared, not their content.
@@ -54,12 +55,8 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str], artifact
         links: task -> page of its runs, relative to MLflow's address.
         artifacts: folder of its artifacts, as MLflow names it.
     """
-    file = _stamp_file(study)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(f".{os.getpid()}")
     content = {"stamp": _stamp(results, uri, artifacts), "links": {**links}, "artifacts": artifacts}
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(file)
+    write_atomic(_stamp_file(study), json.dumps(content))
 
 
 def report_failure(reason: str) -> None:

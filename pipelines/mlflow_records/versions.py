@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
+import mlflow
 import numpy as np
 from mlflow.entities import Run as Logged
 
@@ -96,20 +97,9 @@ def _run_trees(store: Store) -> list[_RunTree]:
 
 
 def _search_runs(store: Store) -> list[Logged]:
-    """All runs of the experiment but those of other projects."""
-    runs: list[Logged] = []
-    page: str | None = ""
-    while page is not None:
-        answer = store.client.search_runs(
-            [store.experiment],
-            owner.project_filter(store.project),
-            order_by=["attributes.start_time ASC"],
-            page_token=page or None,
-            max_results=5000,
-        )
-        runs += answer
-        page = answer.token or None
-    return runs
+    """All runs of the experiment but those of other projects, oldest first."""
+    conditions, order = owner.project_filter(store.project), ["attributes.start_time ASC"]
+    return mlflow.search_runs([store.experiment], conditions, order_by=order, output_format="list")
 
 
 def _match(trees: Sequence[_RunTree], units: Mapping[str, Unit]) -> dict[str, _RunTree]:

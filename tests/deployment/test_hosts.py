@@ -16,7 +16,7 @@ from fedweave.deployment import export
 from fedweave.deployment.export import export_result
 from fedweave.deployment.node import client_data, own_rows
 from fedweave.deployment.node.node import device_of, open_node
-from fedweave.deployment.node.store import NodeStore
+from fedweave.deployment.stored_states import StoredStates
 from fedweave.deployment.wire import spec, support, tensors
 from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.engine.protocol import Method
@@ -362,7 +362,7 @@ def test_an_impossible_federation_is_refused(rows, tmp_path):
 
 
 def test_a_store_survives_damage_and_refuses_another_federation(tmp_path):
-    store = NodeStore(tmp_path, "a")
+    store = StoredStates(tmp_path, "a")
     store.prepare()
     for version in (1, 2, 3):
         store.save(version, {"w": torch.tensor(float(version))})
@@ -371,7 +371,7 @@ def test_a_store_survives_damage_and_refuses_another_federation(tmp_path):
     assert store.load_newest(1)["w"] == 1
     assert store.versions() == [1]
     with pytest.raises(BadInput, match="another folder"):
-        NodeStore(tmp_path, "b").load(1)
+        StoredStates(tmp_path, "b").load(1)
 
 
 @pytest.mark.parametrize("tree", [{"a": {"b.c": 1.0, "d/e": {}}, "f": 2.0}, 3.0], ids=["nested", "bare"])

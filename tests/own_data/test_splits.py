@@ -152,7 +152,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "val: 0.2, but split is": {"val": 0.2, "split": {"train": 0.6, "val": 0.2, "test": 0.2}},
     "shares: the shares {'train': 0.9, 'test': 0.2} add up to 1.1": {"shares": {"train": 0.9, "test": 0.2}},
     "split: {'train': 1.0} must give a share to train, val and test": {"split": {"train": 1.0}},
-    "too few for train, val and test, in 2 of 4 clients ('p', 'q')": {
+    "too few for train, val and test, in 2 of 4 clients ('p', 'q'); leave these rows out, such as by min_rows=3": {
         "client": ["p", "q", "q", *["a"] * 197, *["b"] * 100]
     },
 }

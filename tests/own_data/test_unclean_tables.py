@@ -166,6 +166,9 @@ def test_separators_of_thousands_are_named() -> None:
 ODD = {
     "column 'odd': 100 % of its values are numbers": [f"{i % 30} kg" for i in range(COUNT)],
     "column 'odd': 95 % of its values are numbers": [f"{i % 30}kg" if i % 20 else "none" for i in range(COUNT)],
+    "column 'odd': 100 % of its values are numbers, and it": [f"{i % 30}.50-" for i in range(COUNT)],
+    "column 'odd': 100 % of its values are numbers, and": [f"{i % 30}\u00a0" for i in range(COUNT)],
+    "column 'odd': 12 values are -99.9, apart from all others": [-99.9 if i % 10 == 0 else i / 7 for i in range(COUNT)],
     "values of column 'odd' 'No' and 'no' differ only in spelling": ["yes", "No", "no"] * (COUNT // 3),
     "column 'odd' holds dates or times, such as '1 Jan 2020'": [f"{1 + i % 28} Jan 2020" for i in range(COUNT)],
     "column 'odd' holds dates or times, such as 'Jan 1, 2020'": [f"Jan {1 + i % 28}, 2020" for i in range(COUNT)],
@@ -189,6 +192,35 @@ def test_codes_that_are_read_as_numbers_are_named(tmp_path: Path) -> None:
     notes = fw.Federation.from_file(file, exclude=["patient"], **NAMES).notes
     line = "column 'zip': '000' is read as the number 0; if it is a code, write a letter before it, or read the file"
     assert [note[: len(line)] for note in notes] == [line]
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.xlsx"])
+def test_a_file_of_another_format_is_refused_with_a_way_out(name: str, tmp_path: Path) -> None:
+    file = write_lines(tmp_path / name, LINES)
+    with pytest.raises(fw.BadInput) as caught:
+        fw.Federation.from_file(file, **NAMES)
+    way = "save its rows as CSV or Parquet, with the ending .csv, .tsv, .parquet, .pq"
+    assert str(caught.value) == f"{file}: has another ending than tables have; {way}"
+
+
+def test_categories_of_numbers_stay_categories_in_a_file(tmp_path: Path) -> None:
+    """A Parquet file of pandas has their values as numbers, and says beside them that they are categories."""
+    table = TABLE.assign(shop=pd.Categorical(np.arange(COUNT) % 5, ordered=True))
+    table.to_parquet(tmp_path / "rows.parquet")
+    read, given = fw.Federation.from_file(tmp_path / "rows.parquet", **NAMES), fw.Federation.from_pandas(table, **NAMES)
+    assert str(read.preprocessing) == str(given.preprocessing)
+    assert "shop: category, 5 values" in str(read.preprocessing)
+    few = fw.Federation.from_file(tmp_path / "rows.parquet", features=["shop"], **NAMES)
+    assert str(few.preprocessing) == "shop: category, 5 values, one column each (others: zeros)"
+
+
+@pytest.mark.parametrize("other", ["1.0", "01"])
+def test_classes_that_are_one_number_are_named(other: str, tmp_path: Path) -> None:
+    TABLE.assign(died=[["0", "1", other][i % 3] for i in range(COUNT)]).to_csv(tmp_path / "rows.csv", index=False)
+    (note,) = fw.Federation.from_file(tmp_path / "rows.csv", **NAMES).notes
+    assert note.startswith("classes ")
+    assert f"'{other}'" in note
+    assert note.endswith(" differ only in spelling; write them the same way if they are one")
 
 
 @pytest.mark.parametrize("column", ["ward", "died"])

@@ -143,7 +143,7 @@ def test_outputs_of_other_inputs_are_not_accepted(submit: Callable[[], Submissio
 
 
 @acceptance
-@pytest.mark.group("prefect")
+@pytest.mark.xdist_group("prefect")
 @pytest.mark.usefixtures("reporting")
 def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], monkeypatch: pytest.MonkeyPatch) -> None:
     """A flow follows jobs that an earlier flow left in the cluster. A failed job fails the flow with its message."""

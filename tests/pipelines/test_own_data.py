@@ -138,6 +138,19 @@ def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.Captu
     np.testing.assert_allclose(answers, result.predict_proba(new, "BOS", seed=1)["late"], rtol=1e-4)
 
 
+def test_a_column_of_unknown_values_is_named(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Once, beside the line that says how the model was trained."""
+    new = flights(4).drop(columns="late").assign(weather="Rain", dest="BOS")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
+    first, second = capsys.readouterr().err.splitlines()
+    line = (
+        "table: column 'weather' has no value that training had ('rain', 'sun'), such as 'Rain'; all count as unknown"
+    )
+    assert first == f"warning: {line}"
+    assert second.startswith("ditto of BOS ")
+
+
 def test_predictions_of_rows_in_another_encoding(folder: Path, tmp_path: Path) -> None:
     """They are those for the same rows in UTF-8."""
     new, file = flights(40).drop(columns="late").assign(weather=["Föhn", "sun"] * 20), tmp_path / "new.csv"

@@ -50,12 +50,11 @@ class ProgressBar:
 
         self.callbacks = tuple(callbacks)
         self.bar = tqdm(total=total, unit="round", disable=not visible, dynamic_ncols=True, mininterval=0.5)
-        self.visible = visible
         self.last_rounds: dict[int, int] = {}  # seed -> last round of a repetition of the current method
 
     def write(self, line: str) -> None:
         """Print a line above the bar."""
-        if self.visible:
+        if not self.bar.disable:
             self.bar.write(line)
 
     def show_tuning(self, ended: int, trials: int) -> None:

@@ -18,9 +18,8 @@ from fedweave.exported_model import name_of
 from fedweave.files.atomic import atomic_path, check_writable, read, user_errors
 from fedweave.lifecycle import LEDGER
 from fedweave.lifecycle.deliveries import Ledger, lock
-from fedweave.lifecycle.record import RowAnswers, describe_answers
+from fedweave.lifecycle.record import RowAnswers, classify, describe_answers
 from fedweave.lifecycle.row_digests import ID, identify_keys
-from fedweave.metrics import probabilities
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,9 +157,4 @@ def _as_row_answers(answers: "pd.DataFrame", labels: "pd.Series[Any]") -> RowAns
     if NUMBER in answers and answers[NUMBER].notna().all():
         return RowAnswers("numbers", labels.to_numpy(dtype=np.float64), answers[NUMBER].to_numpy(dtype=np.float64))
     said = answers[[name for name in answers if name.startswith(CLASS)]].dropna(axis="columns", how="all")
-    numbers = {name.removeprefix(CLASS): i for i, name in enumerate(said)}
-    targets = np.array([numbers.get(name_of(one), -1) for one in labels], dtype=np.int64)
-    known = targets >= 0
-    if not known.any():
-        return None
-    return RowAnswers("classes", targets[known], probabilities(said.to_numpy(dtype=np.float64))[known])
+    return classify(said.rename(columns=lambda name: name.removeprefix(CLASS)), labels)

@@ -122,13 +122,17 @@ def answer(result: LifeModels, rows: "pd.DataFrame", client: str, label: str) ->
     if result.run.info.get("targets", "classes") == "numbers":
         targets = rows[label].to_numpy(dtype=np.float64)
         return RowAnswers("numbers", targets, np.asarray(result.predict(rows, client), dtype=np.float64))
-    table = result.predict_proba(rows, client)
-    number = {name_of(one): i for i, one in enumerate(table.columns)}
-    targets = np.array([number.get(name_of(one), -1) for one in rows[label]], dtype=np.int64)
+    return classify(result.predict_proba(rows, client), rows[label])
+
+
+def classify(answers: "pd.DataFrame", labels: "pd.Series[Any]") -> RowAnswers | None:
+    """Probabilities of classes [M, C], which name the columns, beside the labels; None if no label is one of them."""
+    number = {name_of(one): i for i, one in enumerate(answers.columns)}
+    targets = np.array([number.get(name_of(one), -1) for one in labels], dtype=np.int64)
     known = targets >= 0
     if not known.any():
         return None
-    return RowAnswers("classes", targets[known], probabilities(table.to_numpy(dtype=np.float64))[known])
+    return RowAnswers("classes", targets[known], probabilities(answers.to_numpy(dtype=np.float64))[known])
 
 
 def add_predictions(rows: "pd.DataFrame", client: str, models: LifeModels) -> "pd.DataFrame":

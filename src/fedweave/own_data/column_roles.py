@@ -127,13 +127,14 @@ def check_column(table: "pd.DataFrame", column: Any, option: str) -> None:
 
 def _is_missing(column: "pd.Series[Any]") -> "pd.Series[bool]":
     """Whether each row has no value, or a text of spaces alone [M]."""
-    import pandas as pd
-
-    if pd.api.types.is_numeric_dtype(column):  # of millions of rows, for which the texts would take seconds
-        return column.isna()
-    values = column if column.dtype == object else column.drop_duplicates()
-    blank = {value for value in values if isinstance(value, str) and not value.strip()}
-    return column.isna() | column.isin(blank)
+    missing = column.isna()
+    if column.dtype.kind != "O":
+        return missing
+    try:
+        values = column.unique()
+    except TypeError:  # lists, which are refused later
+        return missing
+    return missing | column.isin([value for value in values if isinstance(value, str) and not value.strip()])
 
 
 def column_values(table: "pd.DataFrame", column: str) -> Any:

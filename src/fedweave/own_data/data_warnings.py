@@ -26,7 +26,8 @@ CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
 THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?"  # a number with thousands separators
-SIGNS = "[%$\u20ac\u00a3\u00a5()\u2212]"  # beside a number: its unit, brackets or a printed minus
+# Beside a number: its unit, brackets, a printed minus, a space that pandas does not leave out, or a minus behind it
+SIGNS = "[%$\u20ac\u00a3\u00a5()\u2212\u00a0]|-$"
 # A number before its unit, which has letters
 WITH_UNIT = r"\s*[+-]?\d[\d.,' ]*?\s*([A-Za-z\u00b0\u00b5][^\d]*)"
 MONTH, CLOCK = r"[A-Za-z]{3,9}\.?", r"\d{1,2}:\d\d(:\d\d)?( ?[AaPp][Mm])?"
@@ -35,11 +36,11 @@ DATE = (
     rf"\d{{1,2}}\.?[ -]{MONTH}[ -]\d{{2,4}}( .*)?|{MONTH} \d{{1,2}},? \d{{4}}( .*)?|{CLOCK}"
 )
 MAX_CODES = 10  # up to so many different numbers may be codes of categories
-MARKS = (-9, -99, -999, -9999, -99999, -32768, 999, 9999, 99999, 999999)  # in place of missing numbers
+MARKS = (-9, -99, -99.9, -999, -999.9, -9999, -99999, -32768, 999, 9999, 99999, 999999)  # in place of missing numbers
 LEAST_MARKS = 3  # fewer may be an outlier
 ID_NAME = r"(^|_|\b)(id|key|index|row|nr|no|num(ber)?|code)(_|\b|$)|(?-i:Id$|ID$)"  # of columns with names of rows
 LEAST_DATES = 3  # different dates of a column; two may be names of two visits
-YEARS = (1900, 2100)  # of dates that are written as numbers
+FIRST_DATE, LAST_DATE = 1900_01_01, 2100_12_31  # that are written as numbers
 MOST_UNSEEN = 0.2  # share of test rows
 MANY_CLASSES = 20  # more whole numbers as labels may be amounts
 DUPLICATE_FACTOR = 3  # so many times more equal rows than by chance are duplicates
@@ -158,10 +159,13 @@ def find_codes(codes: Mapping[str, str], features: Collection[str]) -> tuple[str
 def _dates_as_numbers(column: "pd.Series[Any]") -> str:
     """A line if a column of numbers has dates of eight digits, whose differences are not those of time."""
     numbers = exported_model.as_numbers(column, str(column.name))
-    dates = np.unique(numbers[np.isfinite(numbers)])
-    year, month, day = dates // 10000, dates // 100 % 100, dates % 100
-    are_dates = (dates % 1 == 0) & (year >= YEARS[0]) & (year <= YEARS[1]) & (month >= 1) & (month <= 12)
-    if len(dates) < LEAST_DATES or not (are_dates & (day >= 1) & (day <= 31)).all():
+    numbers = numbers[np.isfinite(numbers)]
+    if not len(numbers) or numbers.min() < FIRST_DATE or numbers.max() > LAST_DATE:
+        return ""
+    dates = np.unique(numbers)
+    month, day = dates // 100 % 100, dates % 100
+    are_dates = (dates % 1 == 0) & (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    if len(dates) < LEAST_DATES or not are_dates.all():
         return ""
     return (
         f"column {column.name!r} holds dates, such as {dates[0]:.0f}, and is read as a number; make other numbers of "
@@ -300,10 +304,14 @@ def find_unseen(
 
 
 def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:
-    """A line if names of `kind` differ only in capitals, spaces at the ends, or the encoding of an accent."""
+    """A line if names of `kind` differ only in capitals, spaces at the ends, the encoding of an accent, or as 1, 01 and
+    1.0 do.
+    """
     groups: dict[str, list[str]] = {}
     for name in names:
-        groups.setdefault(_normalize_unicode(name).strip().casefold(), []).append(name)
+        plain = _normalize_unicode(name).strip().casefold()
+        is_number = re.fullmatch(r"-?\d{1,15}(\.\d{0,6})?", plain, re.ASCII)
+        groups.setdefault(str(float(plain)) if is_number else plain, []).append(name)
     similar = [group for group in groups.values() if len(group) > 1]
     if not similar:
         return ()

@@ -150,7 +150,7 @@ def _refuse_small_clients(rows_by_client: Sequence[np.ndarray], names: Sequence[
         raise BadInput(
             f"client: fewer than 3 rows, too few for train, val and test, in {len(small)} of "
             f"{format_count(len(names), 'client')} "
-            f"({shown}); leave these rows out, or give them to another client"
+            f"({shown}); leave these rows out, such as by min_rows=3 (--min-rows)"
         )
 
 

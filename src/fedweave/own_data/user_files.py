@@ -99,14 +99,14 @@ def _read_file(
     Args:
         has_commas: whether the decimal mark is a comma, as another file says.
     """
-    import pandas as pd
 
     path = _check_file(source)
     if (kind := _table_kind(path)) is None:
-        raise BadInput(f"{path}: is not a table; give a file with the ending {', '.join(TABLES)}")
+        way = f"save its rows as CSV or Parquet, with the ending {', '.join(TABLES)}"
+        raise BadInput(f"{path}: has another ending than tables have; {way}")
     try:
         if kind in (".parquet", ".pq"):
-            table = pd.read_parquet(path)
+            table = _read_parquet(path)
         else:
             file = _TextFile(path, encoding or UTF_8, "\t" if kind == ".tsv" else ",")
             table = _read_csv(file, names, labels, has_commas)
@@ -247,6 +247,18 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_co
     table = table.assign(**read)
     table.attrs |= {NOTES: notes, AMOUNTS: [*read], COMMAS: has_commas}
     return table
+
+
+def _read_parquet(path: Path) -> "pd.DataFrame":
+    """The table of a Parquet file. Categories of numbers, which pandas reads as numbers, are categories."""
+    import pandas as pd
+    import pyarrow.parquet
+
+    schema = pyarrow.parquet.read_schema(path)
+    table = pd.read_parquet(path)
+    about = (schema.pandas_metadata or {}).get("columns", ())
+    categories = [one["name"] for one in about if one["pandas_type"] == "categorical" and one["name"] in table]
+    return table.astype(dict.fromkeys(categories, "category"))
 
 
 def read_arrays(source: Path | str) -> dict[str, np.ndarray]:

@@ -1,11 +1,14 @@
 """How a process that this program starts reacts to signals."""
 
 import ctypes
+import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 # Loaded here, because a program with threads must not import anything between fork and exec.
@@ -54,3 +57,18 @@ def _delay_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
         if received:
             signal.raise_signal(signal.SIGINT)
+
+
+def end_group(process: "subprocess.Popen[Any]", grace: float, number: int = signal.SIGTERM) -> None:
+    """End a process that leads a session, and all that it started: by a signal, and SIGKILL after `grace` seconds."""
+    signal_group(process, number)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(grace)
+    signal_group(process, signal.SIGKILL)
+    process.wait()
+
+
+def signal_group(process: "subprocess.Popen[Any]", number: int) -> None:
+    """Send a signal to a process that leads a session, and to all that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

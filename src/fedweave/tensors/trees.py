@@ -1,7 +1,7 @@
 """Trees: nested dictionaries of tensors. A stacked tree has a leading client axis, [N, ...] or [P, ...]."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -257,17 +257,22 @@ def flatten_paths(tree: Tree, prefix: str = "") -> Params:
     return out
 
 
-def named_leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+def named_leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
     """(path, leaf) of dictionaries, tuples and lists, such as ("model.fc.bias", its tensor); "" for a leaf alone."""
-    if isinstance(tree, Mapping):
+    if isinstance(tree, dict):
         parts: Iterable[tuple[Any, Any]] = tree.items()
     elif isinstance(tree, tuple | list):
         parts = zip(tree._fields, tree, strict=True) if hasattr(tree, "_fields") else enumerate(tree)
     else:
-        yield path, tree
-        return
+        return [(path, tree)]
+    leaves: list[tuple[str, Any]] = []
     for name, part in parts:
-        yield from named_leaves(part, f"{path}.{name}" if path else str(name))
+        place = f"{path}.{name}" if path else str(name)
+        if isinstance(part, Tensor):  # the usual case, without a call
+            leaves.append((place, part))
+        else:
+            leaves += named_leaves(part, place)
+    return leaves
 
 
 def unflatten_paths(params: Params) -> Tree:

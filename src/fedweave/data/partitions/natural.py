@@ -43,12 +43,15 @@ def natural(
     owners = dataset.natural_clients
     if clients != owners:
         raise BadInput(f"partition.clients: {clients}, but {dataset.name} has {owners} natural clients")
+    about: dict[str, Any] = {
+        key: getattr(dataset, key) for key in ("names", "group", "group_names", "relation", "units")
+    }
     gap_size = dataset.overlap if gap is None else check_integer("gap", gap, dataset.overlap)
     if dataset.owner is None:
         given = {"window": window, "horizon": horizon, "stride": stride}
         layout = {key: check_integer(key, value, 1, dataset.x.shape[1]) for key, value in given.items()}
         train, validation, test = _windows(dataset, layout, shares, gap_size)
-        return Partition(train, validation, test, layout=layout, **_identities(dataset))
+        return Partition(train, validation, test, layout=layout, **about)
     if (window, horizon, stride) != (None, None, 1):
         raise BadInput(f"partition.window: {dataset.name} is not a series; leave window, horizon and stride out")
     if dataset.recording is None and gap is not None:
@@ -59,13 +62,7 @@ def natural(
     else:
         parts = [_split_by_time(dataset, own, shares, gap_size) for own in rows]
     train, validation, test = (tuple(part) for part in zip(*parts, strict=True))
-    return Partition(train, validation, test, **_identities(dataset))
-
-
-def _identities(dataset: Dataset) -> dict[str, Any]:
-    """What the data set says about its natural clients: names, groups, units and the given relation between them."""
-    labels = {"names": dataset.names, "group": dataset.group, "group_names": dataset.group_names}
-    return {"relation": dataset.relation, "units": dataset.units, **labels}
+    return Partition(train, validation, test, **about)
 
 
 def _windows(dataset: Dataset, layout: dict[str, int], split: Split, gap: int) -> list[Rows]:

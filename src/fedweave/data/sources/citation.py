@@ -25,7 +25,10 @@ def planetoid(name: str, folder: str, root: Path) -> Dataset:
 
 
 def amazon(name: str, folder: str, root: Path) -> Dataset:
-    """Amazon Computers or Photo; edges made undirected, attributes 0 or 1. The digest of the file is checked first."""
+    """Amazon Computers or Photo; edges made undirected, attributes 0 or 1.
+
+    torch-geometric reads a file in which objects may be pickled; its digest has been checked, as those of `planetoid`.
+    """
     from torch_geometric.io import read_npz
 
     path = root / "Amazon" / folder / "raw" / f"amazon_electronics_{folder.lower()}.npz"

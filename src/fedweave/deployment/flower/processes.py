@@ -18,7 +18,7 @@ from fedweave.deployment.flower.fork_server import SOCKET
 from fedweave.deployment.wire import roster
 from fedweave.errors import BadInput
 from fedweave.files.atomic import write_atomic
-from fedweave.processes.signals import die_with_parent
+from fedweave.processes.signals import die_with_parent, end_group, signal_group
 
 CONNECTION = "federation"
 CONFIG = """[superlink]
@@ -195,18 +195,12 @@ class Host:
 
     def stop(self, name: str, signal_number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""
-        process = self.processes.pop(name)
-        _send_signal(process, signal_number)
-        try:
-            process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            _send_signal(process, signal.SIGKILL)
-            process.wait()
+        end_group(self.processes.pop(name), STOP_TIMEOUT, signal_number)
 
     def close(self) -> None:
         """End all programs, nodes first."""
         for name in sorted(self.processes, key=lambda name: (name == "fork-server", name == "superlink")):
-            _send_signal(self.processes[name], signal.SIGTERM)
+            signal_group(self.processes[name], signal.SIGTERM)
         for name in [*self.processes]:
             self.stop(name)
 
@@ -242,13 +236,6 @@ def _is_listening(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _send_signal(process: "subprocess.Popen[bytes]", signal_number: int) -> None:
-    try:
-        os.killpg(process.pid, signal_number)
-    except ProcessLookupError:
-        return
 
 
 @contextmanager

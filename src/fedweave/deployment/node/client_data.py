@@ -77,13 +77,15 @@ def read(path: Path) -> ClientFile:
         BadInput: it is missing, damaged, or of another version.
     """
 
-    def parse(file: Path) -> ClientFile:
+    def parse(file: Path) -> ClientFile | int:
         content = load_tensors(file)
-        if (version := content.pop("version")) != VERSION:
-            raise ValueError(f"version {version}, but this fedweave reads {VERSION}")
-        return ClientFile(**content)
+        version = int(content.pop("version"))
+        return ClientFile(**content) if version == VERSION else version
 
-    return atomic.read(path, parse, REMEDY)
+    found = atomic.read(path, parse, REMEDY)
+    if isinstance(found, int):
+        raise BadInput(path, f"version {found}, but this fedweave reads {VERSION}; write it again")
+    return found
 
 
 def extract_client(federation: Clients, position: int) -> ClientFile:

@@ -11,7 +11,7 @@ import torch
 from fedweave.client import optimizers
 from fedweave.client.controls import control_outputs
 from fedweave.deployment.node import client_data
-from fedweave.deployment.node.store import MODEL, NodeStore
+from fedweave.deployment.stored_states import MODEL, StoredStates
 from fedweave.deployment.wire import tensors
 from fedweave.deployment.wire.messages import Reply, Request
 from fedweave.deployment.wire.spec import AppSpec
@@ -45,7 +45,7 @@ class Node:
 
     spec: AppSpec
     federation: Clients
-    store: NodeStore
+    store: StoredStates
     device: str = "cpu"
 
     def answer(self, request: Request) -> Reply:
@@ -209,7 +209,7 @@ def open_node(spec: AppSpec, data: Path, state: Path, device: str = "cpu") -> No
     """
     device_name, file = device_of(device), client_data.read(data)
     set_precision(device_name, spec.run.train.precision == "tf32")
-    store = NodeStore(state / spec.short_hash / str(file.client), spec.hash)
+    store = StoredStates(state / spec.short_hash / str(file.client), spec.hash)
     store.prepare()
     return Node(spec, client_data.build_federation(file, spec).to(device_name), store, device_name)
 

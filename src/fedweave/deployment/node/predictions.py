@@ -9,7 +9,7 @@ import torch
 from fedweave import exported_model
 from fedweave.deployment.node import client_data, own_rows
 from fedweave.deployment.node.client_data import ClientFile
-from fedweave.deployment.node.store import MODEL
+from fedweave.deployment.stored_states import MODEL
 from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import BadInput

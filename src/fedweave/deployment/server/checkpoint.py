@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedweave.deployment.stored_states import StoredStates
 from fedweave.engine.protocol import Server
 from fedweave.errors import BadInput
-from fedweave.files.atomic import hold_lock, load_tensors, remove_temporary_files, save_tensors
+from fedweave.files.atomic import hold_lock, remove_temporary_files
 from fedweave.runs.history import History
 
-VERSION = 1
+KIND = "server"  # of the files
 MAX_FILES = 2  # checkpoints that stay in the folder
 
 
@@ -43,32 +44,29 @@ class Session:
 def save(folder: Path, spec_hash: str, session: Session) -> None:
     """Write a checkpoint. The one before it stays, because the disk may damage the new one."""
     content = {**vars(session), "history": session.history.to_plain(), "members": [*session.members]}
-    header = {"version": VERSION, "spec": spec_hash}
-    save_tensors(folder / f"server-{session.round:09d}.pt", {**header, "content": content})
-    for old in sorted(folder.glob("server-*.pt"), reverse=True)[MAX_FILES:]:
-        old.unlink(missing_ok=True)
+    states = StoredStates(folder, spec_hash)
+    states.save(session.round, content, KIND)
+    states.remove_older(KIND, sorted(states.versions(KIND))[-MAX_FILES:][0])
 
 
 def restore(folder: Path, spec_hash: str) -> Session | None:
     """The newest readable checkpoint, or None where there is none.
 
     Raises:
-        BadInput: none can be read, or one is of another federation.
+        BadInput: none can be read, or all are of another federation.
     """
-    remove_temporary_files(folder, "server-*")
-    files = sorted(folder.glob("server-*.pt"), reverse=True)
-    for path in files:
+    remove_temporary_files(folder, f"{KIND}-*")
+    states, refusal = StoredStates(folder, spec_hash), None
+    for version in sorted(states.versions(KIND), reverse=True):
         try:
-            stored = load_tensors(path)
-            header, content = (stored["version"], stored["spec"]), stored["content"]
-        except Exception:  # a damaged file can raise nearly anything
+            content = states.load(version, KIND)
+        except BadInput as error:
+            refusal = refusal or error
             continue
-        if header != (VERSION, spec_hash):
-            raise BadInput(path, "is of another federation or version; give this one another folder")
         history = History.from_plain(content["history"])
         return replace(Session(**{**content, "history": history}), members=tuple(content["members"]))
-    if files:
-        raise BadInput(f"{files[0]}", "no readable checkpoint; delete it to start this federation again")
+    if refusal:
+        raise refusal
     return None
 
 

@@ -130,11 +130,11 @@ def _find_change(before: Snapshot, tree: Tree) -> str:
     for path, (old, version, copy) in before.items():
         if old is not after[path]:
             return f"replaces {path}, which is used after the call; return a new dictionary with new tensors"
-        if getattr(old, "_version", None) != version or not _is_equal(copy, old):
+        if getattr(old, "_version", None) != version or (copy is not old and not _is_equal(copy, old)):
             return f"writes into {path}, which is used after the call; {COPY}"
     return ""
 
 
 def _is_equal(copy: Any, leaf: Any) -> bool:
     """Whether a tensor has the values of its copy, where NaN equals NaN."""
-    return copy is leaf or bool(((copy == leaf) | ((copy != copy) & (leaf != leaf))).all())
+    return bool(((copy == leaf) | ((copy != copy) & (leaf != leaf))).all())

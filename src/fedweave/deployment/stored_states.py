@@ -1,6 +1,7 @@
-"""The private state of one client on its node's disk: one file for each version, written completely or not at all.
+"""States on disk, of the server and of a client on its node: one file for each version, written whole or not at all.
 
-Version v is the state before round v. The server may go back to its last checkpoint, so versions since then stay.
+Version v is the state before round v. The server may go back to its last checkpoint, so versions of nodes since then
+stay.
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ MODEL = "model.pt"
 
 
 @dataclass(frozen=True)
-class NodeStore:
-    """The folder of one client in one federation.
+class StoredStates:
+    """The folder of a server, or of one client, in one federation.
 
     Attributes:
         folder: of the files.
@@ -49,11 +50,11 @@ class NodeStore:
             return None
         try:
             content = load_tensors(path)
-            header = (content["version"], content["spec"], content["round"])
+            header = (content["version"], content["spec"], content.get("round", version))
         except Exception as error:  # a damaged file can raise nearly anything
             raise BadInput(path, f"not a readable state ({type(error).__name__}); delete it to continue") from error
         if header != (VERSION, self.spec, version):
-            raise BadInput(path, f"is of (version, specification, round) {header}; give this node another folder")
+            raise BadInput(path, f"is of (version, specification, round) {header}; give this one another folder")
         return content["content"]
 
     def load_newest(self, version: int) -> Any:
