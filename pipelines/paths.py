@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import fedweave
-from fedweave.study.config import read_yaml
+from fedweave.errors import BadInput
+from fedweave.study.config import example, read_yaml
 from fedweave.study.spec import PARAMS
 
 RAW = Path("data/raw")
@@ -19,9 +20,12 @@ def current_study() -> str:
     """The study of params.yaml.
 
     Raises:
-        BadInput: there is no params.yaml, or it is not YAML.
+        BadInput: there is no params.yaml, it is not YAML, or it names no study.
     """
-    return str(read_yaml(PARAMS)["study"])
+    content = read_yaml(PARAMS)
+    if "study" not in content:
+        raise BadInput(f"{PARAMS}: study", f"missing; write the file again with: fedweave study use {example()}")
+    return str(content["study"])
 
 
 def tuning_result(study: str, task: str, run: str) -> Path:

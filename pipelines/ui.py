@@ -6,13 +6,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.study.spec import PARAMS
 
 from . import paths
 from .addresses import (
@@ -141,7 +140,9 @@ def _run_links() -> Iterator[tuple[str, str]]:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    current = paths.current_study() if PARAMS.is_file() else ""
+    current = ""
+    with suppress(BadInput):  # of params.yaml, which these servers do not need
+        current = paths.current_study()
     try:
         experiments = MlflowClient().search_experiments(order_by=["name"])
     except MlflowException as error:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 torch.set_num_threads(1)
-pytest_plugins = ["forked"]
+pytest_plugins = ["limits"]
 # Groups that take longest, and those of few tests that take long: at the end, one of them would leave cores idle. Those
 # of `make acceptance` come first: one of them takes minutes.
 FIRST = (
@@ -62,7 +62,6 @@ FIRST = (
     "tests/lifecycle/test_warm_start.py",
     "tests/pipelines/test_lifecycle_commands.py",
     "tests/comparison/test_library.py",
-    "tests/test_forked.py",
 )
 
 
@@ -86,17 +85,21 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
         gc.enable()
 
 
-@pytest.hookimpl(trylast=True)  # of the tests that are selected
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The groups of `FIRST` begin first, then those of many tests."""
-    from forked import group_of
+    """The tests of a file run in one process, which makes their shared fixtures once, unless a file sets other groups.
 
-    groups = {item: group_of(item) for item in items}
-    sizes = Counter(groups.values())
+    The groups of `FIRST` begin first, then those of many tests: a long group at the end would leave cores idle.
+    """
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    group_of = {item: item.get_closest_marker("xdist_group").args[0] for item in items}
+    sizes = Counter(group_of.values())
     places = {group: place for place, group in enumerate(FIRST)}
 
     def place(item: pytest.Item) -> tuple[int, int, str, Path]:
-        group = groups[item]
+        group = group_of[item]
         return places.get(group, len(FIRST)), -sizes[group], group, item.path
 
     items.sort(key=place)

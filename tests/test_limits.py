@@ -14,17 +14,17 @@ ROOT = Path(__file__).resolve().parent.parent
 # The settings of pyproject.toml, with limits of seconds.
 SETTINGS = """
 [pytest]
-addopts = -p pytest_timeout -p forked --numprocesses=2
+addopts = -p xdist -p pytest_timeout -p limits --numprocesses=2 --dist=loadgroup --max-worker-restart=0
 timeout = 3
 timeout_method = signal
 """
-CONFTEST = "import forked\nforked.GRACE = 5.0\n"  # enough for the report of a test on a busy machine
+CONFTEST = "import limits\nlimits.GRACE = 5.0\n"  # enough for the report of a test on a busy machine
 RUN = "import sys, run_tests\nrun_tests.GRACE = 1.0\nsys.exit(run_tests.main())"
 # A worker that continues for minutes next to the one of the test.
 BUSY = """
 import pytest, time
 
-@pytest.mark.group("busy")
+@pytest.mark.xdist_group("busy")
 @pytest.mark.parametrize("number", range(200))
 def test_busy(number):
     time.sleep(1)
@@ -66,7 +66,7 @@ def test_a_hang_in_compiled_code_ends_the_run(tmp_path: Path) -> None:
     status, output = run(tmp_path, "import itertools\ndef test_hang():\n    all(itertools.repeat(True))\n")
     assert status == 1
     assert "FAILED test_case.py::test_hang" in output
-    assert "in test_hang" in output.partition("Fatal Python error: Aborted")[2]
+    assert "in test_hang" in output.partition("Timeout (0:00:08)!")[2]
 
 
 def test_only_a_hanging_test_fails_and_a_remaining_process_has_the_name_of_its_test(tmp_path: Path) -> None:
@@ -121,7 +121,9 @@ def test_a_stopped_run_prints_its_stacks(tmp_path: Path) -> None:
     assert "tests: failed: stopped by a signal" in output
 
 
-def test_the_small_suite_has_the_settings_of_this_one(pytestconfig: pytest.Config) -> None:
-    assert pytestconfig.pluginmanager.has_plugin("forked")
+@pytest.mark.parametrize("setting", ["--dist=loadgroup", "--max-worker-restart=0"])
+def test_the_small_suite_has_the_settings_of_this_one(setting: str, pytestconfig: pytest.Config) -> None:
+    assert setting in pytestconfig.getini("addopts")
+    assert setting in SETTINGS
     assert pytestconfig.getini("timeout_method") == "signal"
     assert float(pytestconfig.getini("timeout")) > 0

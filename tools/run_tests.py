@@ -20,7 +20,7 @@ import psutil
 
 from fedweave.processes.parallel import cores
 
-RUN_VARIABLE = "FEDWEAVE_TEST_RUN"  # a folder in which tests/forked.py records the test that forked a process
+RUN_VARIABLE = "FEDWEAVE_TEST_RUN"  # a folder in which tests/limits.py records the test that forked a process
 LIMIT = "LIMIT"
 DEFAULT_LIMIT = 2700.0
 GRACE = 20.0  # seconds for processes that end at the same time as pytest
@@ -83,7 +83,7 @@ def dump_stacks(run: str) -> None:
     """Let every process of pytest print the stacks of its threads by SIGABRT, on which `faulthandler` prints them.
 
     The processes do so one after another, because their lines would mix. All others are stopped meanwhile: the process
-    that collected the tests, which is the oldest, would otherwise end all forks after the end of one.
+    that distributes tests, which is the oldest, would otherwise end the other workers after the end of one.
     """
     processes = sorted((process for process in find_processes(run) if not is_started_by_test(process)), key=start_time)
     for process in processes:
@@ -133,8 +133,8 @@ def stop(*_: object) -> NoReturn:
 
 def run_watched(command: list[str], run: str, limit: float) -> int:
     """Run pytest for at most `limit` seconds. Returns its exit status, or 1 if a process remains."""
-    # One thread in every process that a test starts.
-    defaults = {"OMP_NUM_THREADS": "1", "TMPDIR": run}
+    # One thread in every process that a test starts. One worker more than cores: some tests wait for servers.
+    defaults = {"OMP_NUM_THREADS": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": str(cores() + 1), "TMPDIR": run}
     environment = defaults | os.environ | {RUN_VARIABLE: run}
     # Tests start hundreds of processes: without bytecode each of them would compile the whole package first.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -167,9 +167,9 @@ def main() -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell begin with SIGINT ignored
     with tempfile.TemporaryDirectory(prefix="fw-", dir=choose_folder()) as run:
-        # More processes than cores, because many tests wait for processes and servers.
-        command = [sys.executable, "-m", "pytest", f"-n{cores() + 2}", *sys.argv[1:]]
-        return run_watched(command, run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT))
+        return run_watched(
+            [sys.executable, "-m", "pytest", *sys.argv[1:]], run, float(os.environ.get(LIMIT) or DEFAULT_LIMIT)
+        )
 
 
 if __name__ == "__main__":

@@ -90,7 +90,11 @@ class StageJob(Checkpointable):
     """The callable of one array task; it continues after a requeue, from the last checkpoint of the training."""
 
     def __init__(self, tasks: Sequence[StageTask]) -> None:
-        self.tasks = tuple(tasks)
+        # Made here, as a signal may ask for a checkpoint before the call.
+        self.tasks, self._children = tuple(tasks), ChildProcesses()
+
+    def __reduce__(self) -> tuple[type, tuple[object]]:
+        return StageJob, (self.tasks,)
 
     def __call__(self) -> None:
         """Run the tasks one after another, without those that have already succeeded.
@@ -98,7 +102,6 @@ class StageJob(Checkpointable):
         Raises:
             StageFailure: a task failed.
         """
-        self._children = ChildProcesses()  # not above, as jobs are pickled
         failed = []
         for task in self.tasks:
             outcome = read_outcome(task)

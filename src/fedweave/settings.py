@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -303,6 +304,7 @@ def _describe_type(hint: Any) -> str:
         float: "a finite number",
         bool: "true or false",
         str: "text",
+        Path: "a path",
         dict: "a mapping",
         Mapping: "a mapping",
         list: "a list",

@@ -16,6 +16,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave import data, results
+from fedweave.comparison import folder_copies
 from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
 from fedweave.study import spec, validate
@@ -151,6 +152,17 @@ def test_places_where_nothing_can_be_saved_are_refused(
     for save in (compared.save, lambda path: compared["ditto"].export(path, "person 0")):
         with pytest.raises(fw.BadInput, match=message):
             save(folder)
+
+
+def test_a_copy_does_not_write_through_a_link_of_the_user(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name / "runs").mkdir(parents=True)
+    (tmp_path / "one" / "notes.txt").write_text("of one")
+    (tmp_path / "notes.txt").write_text("elsewhere")
+    (tmp_path / "two" / "notes.txt").symlink_to(tmp_path / "notes.txt")
+    folder_copies.copy(tmp_path / "one", tmp_path / "two", "runs")
+    texts = [(tmp_path / name).read_text() for name in ("two/notes.txt", "notes.txt")]
+    assert texts == ["of one", "elsewhere"]
 
 
 def test_a_saved_copy_has_nothing_of_an_earlier_one(compared: fw.Comparison, tmp_path: Path) -> None:

@@ -124,6 +124,10 @@ def test_a_study_tunes_runs_and_shows_contestants(capsys: pytest.CaptureFixture[
     ("block", "message"),
     [
         ({"command": "python no_such.py"}, r"methods\.mine\.contestant: there is no file no_such\.py"),
+        ({}, r"methods\.mine\.contestant\.command: missing; write how the program is called"),
+        ({"command": "python 'mine.py"}, r"methods\.mine\.contestant: the command .* cannot be read \(No closing quot"),
+        ({"command": "python mine.py", "folder": None}, r"contestant\.folder: None is not a path or text"),
+        ({"command": "python mine.py", "uses": 3}, r"contestant\.uses: 3 is not a list, each entry a path or text"),
         ({"comand": "x"}, r"methods\.mine\.contestant\.comand: .*did you mean 'command'"),
         ({"command": "python mine.py", "timeout": -1}, r"contestant: timeout: -1 is not a number above 0"),
         ({"command": "python mine.py", "space": {"a": {}}}, r"contestant: space: 'a' is unknown"),

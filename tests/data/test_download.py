@@ -140,6 +140,12 @@ def test_a_damaged_file_is_replaced_or_named(damage: bytes, listed: None, tmp_pa
     require_files("toy", tmp_path / "root")
 
 
+def test_a_place_that_cannot_be_written_is_not_the_fault_of_a_source(listed: None, site: Site, tmp_path: Path) -> None:
+    (tmp_path / "Toy").touch()
+    assert re.match(rf"{tmp_path}/{PATH}: cannot be written .*make {tmp_path}/", refusal("toy", tmp_path, site.url))
+    assert len(site.requests) == 1
+
+
 def test_messages_name_the_attempts_and_the_way_out(listed: None, site: Site, tmp_path: Path) -> None:
     line = refusal("toy", tmp_path)
     assert all(

@@ -263,11 +263,17 @@ def test_values_of_stacked_clients_cannot_be_read(read: Callable[[Tensor], Any])
 
 
 @pytest.mark.parametrize(
-    ("value", "given"), [(torch.ones(3), "[3] of torch.float32"), ("high", "a str"), (None, "a NoneType")]
+    ("value", "given"),
+    [
+        ({"trust": torch.ones(3)}, "trust is [3] of torch.float32"),
+        ({"trust": "high"}, "trust is a str"),
+        ({"trust": None}, "trust is a NoneType"),
+        (None, "returned a NoneType; return numbers by name"),
+    ],
 )
 def test_diagnostics_are_numbers(value: Any, given: str) -> None:
     """One for each name."""
-    assert_refused(variant(diagnostics=lambda self, server: {"trust": value}), f"Mine.diagnostics: trust is {given}")
+    assert_refused(variant(diagnostics=lambda self, server: value), f"Mine.diagnostics: {given}")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def marks(pair: tuple[str, str]) -> list[pytest.MarkDecorator]:
     Tests on rows are quick. Those on nodes, images and series belong to `make acceptance`, unless a method has no other
     task.
     """
-    return [pytest.mark.group("-".join(pair)), *([] if pair in QUICK else [pytest.mark.acceptance])]
+    return [pytest.mark.xdist_group("-".join(pair)), *([] if pair in QUICK else [pytest.mark.acceptance])]
 
 
 MARKED = [pytest.param(*pair, marks=marks(pair)) for pair in PAIRS]

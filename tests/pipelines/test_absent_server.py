@@ -21,7 +21,7 @@ from tests.mlflow_store import small
 from tests.servers import free_port
 
 # One worker runs all tests of this file, so that the store is made once.
-pytestmark = [pytest.mark.group("tracking"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture

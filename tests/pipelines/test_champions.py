@@ -13,7 +13,7 @@ from fedweave.lifecycle import roles
 from fedweave.lifecycle.roles import PROMOTED, RoleEvent
 from fedweave.pipelines.mlflow_records import champions
 
-pytestmark = [pytest.mark.group("tracking"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 def week(number: int) -> pd.DataFrame:

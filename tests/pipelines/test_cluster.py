@@ -1,6 +1,7 @@
 """Stages as jobs of submitit, here by its executor for one machine: from `submit` to the commit of `collect`."""
 
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from servers import ROOT, alive, until
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import batches, collection, resources, slurm, submissions
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
-from fedweave.pipelines.scheduling.stage_jobs import StageTask
+from fedweave.pipelines.scheduling.stage_jobs import StageJob, StageTask
 from fedweave.pipelines.scheduling.submissions import Submission
 
 acceptance = pytest.mark.acceptance
@@ -142,7 +143,7 @@ def test_outputs_of_other_inputs_are_not_accepted(submit: Callable[[], Submissio
 
 
 @acceptance
-@pytest.mark.group("prefect")
+@pytest.mark.xdist_group("prefect")
 @pytest.mark.usefixtures("reporting")
 def test_a_flow_submits_follows_and_commits(submit: Callable[[], Submission], monkeypatch: pytest.MonkeyPatch) -> None:
     """A flow follows jobs that an earlier flow left in the cluster. A failed job fails the flow with its message."""
@@ -213,6 +214,11 @@ def test_a_cluster_file_that_is_not_text_is_refused_in_one_line(tmp_path: Path) 
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(BadInput, match=r"cluster.yaml: not YAML: .*; correct that file"):
         resources.load(file)
+
+
+def test_a_job_is_queued_again_by_a_signal_before_its_first_stage() -> None:
+    job = pickle.loads(pickle.dumps(StageJob([])))
+    assert job.checkpoint().function.tasks == ()
 
 
 def test_a_damaged_record_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

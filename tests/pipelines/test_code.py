@@ -15,7 +15,7 @@ from fedweave.study.code import PACKAGE, Root, digest, find_dependencies
 from tests.servers import ROOT, Project
 from tests.small_project import params
 
-pytestmark = pytest.mark.group("code")
+pytestmark = pytest.mark.xdist_group("code")
 
 METHOD = '''
 """A method whose pull has a shape of its own."""

@@ -17,7 +17,7 @@ import pytest
 from tests.mlflow_store import Shown, current
 from tests.servers import ROOT
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("experiments"), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("experiments"), pytest.mark.timeout(1800)]
 
 STUDY = """
 about: Two methods on handwritten digits.

@@ -23,7 +23,7 @@ from fedweave.pipelines.scheduling import host
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
 
 # One process runs all tests that need the server, so that it is started once.
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("prefect"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from servers import Project, newest_checkpoint, prefect_server, process, running, until
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("prefect"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
 RUN = "digits-fedavg_ft"
 IMPATIENT = """

@@ -18,7 +18,7 @@ from tests.small_project import params
 
 pytestmark = [
     pytest.mark.acceptance,
-    pytest.mark.group("pipeline"),
+    pytest.mark.xdist_group("pipeline"),
     pytest.mark.timeout(600),
     pytest.mark.skipif(sys.platform != "linux", reason="fork servers need Linux"),
 ]

@@ -19,7 +19,7 @@ from fedweave.pipelines.mlflow_records import database, tracking
 from tests.mlflow_store import current, small
 
 # One worker runs all tests of this file, so that the store is made once.
-pytestmark = [pytest.mark.group("tracking"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from fedweave.pipelines.scheduling import notifications
 from fedweave.pipelines.scheduling.life_flow import night
 from tools.guides import ROOT
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("prefect"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
 ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
 

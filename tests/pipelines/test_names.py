@@ -12,7 +12,7 @@ from fedweave.pipelines.stages import names
 from tests.servers import Project
 from tests.small_project import params
 
-pytestmark = [pytest.mark.group("code"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("code"), pytest.mark.timeout(600)]
 
 SHELL = "x' $(touch pwn) '"
 ABOVE = f"{SHELL}/../digits"  # a path to files that an earlier run may have left

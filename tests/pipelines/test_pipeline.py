@@ -23,7 +23,7 @@ from tests.servers import ROOT, Project
 from tests.small_project import params, part, repro
 
 # One process runs all tests: they share a project and change it one after the other.
-pytestmark = [pytest.mark.group("pipeline"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("pipeline"), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

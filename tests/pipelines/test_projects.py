@@ -15,7 +15,7 @@ import yaml
 
 from tests.servers import ROOT
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("projects"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("projects"), pytest.mark.timeout(900)]
 
 BENCH = '''
 """A method, a model and a data set."""

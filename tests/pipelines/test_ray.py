@@ -14,7 +14,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 
 ray = pytest.importorskip("ray", reason="needs Ray in an environment of its own: make ray")
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("prefect"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
 
 @pytest.fixture

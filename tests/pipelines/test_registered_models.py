@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 # One worker runs all tests of this file, so that the store is made once.
-pytestmark = [pytest.mark.group("tracking"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 def test_the_leaders_models_are_registered_and_answer_for_every_client(store: str, tmp_path: Path) -> None:

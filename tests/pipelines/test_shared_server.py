@@ -20,7 +20,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import owner as projects
 from fedweave.pipelines.scheduling import pool, pool_names, pool_owner, workers
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("prefect"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 MAIN = "fedweave.pipelines.commands.main"
 PAGE = (ROOT / "docs/workers.md").read_text()
 TYPED = re.search(r"^## Several projects.*?```\n# .*?\n(.*?)```", PAGE, re.M | re.S)

@@ -16,7 +16,7 @@ from tests import trained
 from tests.mlflow_store import logged, small
 
 # One worker runs all tests of this file, so that the store is made once.
-pytestmark = [pytest.mark.group("tracking"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -20,7 +20,7 @@ from fedweave.pipelines.scheduling import batches, resources, slurm, submissions
 from fedweave.pipelines.scheduling.submissions import Submission
 from tools import slurm as two_nodes
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("slurm"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(900)]
 
 RUN = "digits-fedavg_ft"  # the longest run, with a checkpoint after every round
 MEASURED = ["seconds"]  # columns of the leaderboard that are not results

@@ -24,7 +24,7 @@ from tests.mlflow_store import SKILL, children, current, logged, small
 from tests.servers import ROOT, until
 
 # One worker runs all tests of this file, so that the store is made once.
-pytestmark = [pytest.mark.group("tracking"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 def test_an_up_to_date_record_is_recognised_without_mlflow(store: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fedweave.pipelines.mlflow_records import tracking, views, writer
 from tests.mlflow_store import SKILL, children, current, fresh, logged, small
 
 # One worker runs all tests of this file, so that the store is made once.
-pytestmark = [pytest.mark.group("tracking"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
 def curve(uri: str, run_id: str, name: str) -> dict[int, float]:

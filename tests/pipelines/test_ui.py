@@ -134,8 +134,9 @@ def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monke
     number = {name: client.create_experiment(name) for name in ("another", "mine")}
     base = "http://127.0.0.1:5001/"
     whole = {f"{name} in MLflow": base + page(number[name]) for name in number}
-    Path("params.yaml").write_text("study: mine  # ours\n", encoding="utf-8")
-    assert dict(ui._run_links()) == whole
+    for params in ("study: [", "tasks: {}\n", "study: mine  # ours\n"):  # the servers need no params.yaml
+        Path("params.yaml").write_text(params, encoding="utf-8")
+        assert dict(ui._run_links()) == whole
     stamp.write("digest", "mine", store, {"digits": "#/one", "arms": "#/two"}, "")
     tasks = {"digits, mine, in MLflow": f"{base}#/one", "arms, mine, in MLflow": f"{base}#/two"}
     assert dict(ui._run_links()) == {"another in MLflow": whole["another in MLflow"], **tasks}

@@ -19,7 +19,7 @@ from servers import ROOT, Project, alive, answers, free_port, process, until
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import notifications, remote_stages, workers
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("prefect"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
 
 HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}

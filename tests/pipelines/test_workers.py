@@ -18,7 +18,7 @@ from fedweave.pipelines.scheduling import foreign_params, remote_stages
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 from fedweave.study.config import read_yaml
 
-pytestmark = [pytest.mark.group("prefect"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
 
 HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}

@@ -26,7 +26,7 @@ from fedweave.tensors.random_streams import stream
 from tests.study.test_spec import good
 
 # One worker runs all tests of this file: the forks need the cores for which the times of the kills were measured.
-pytestmark = [pytest.mark.acceptance, pytest.mark.group("faults"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("faults"), pytest.mark.timeout(900)]
 
 KEY = "digits-ditto"
 KILLS = 20

@@ -54,15 +54,16 @@ def _copy(source: Path, target: Path, part: str) -> None:
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
         new = Path(staging, "new")
         if destination.exists():  # the user's own files beside earlier results
-            shutil.copytree(destination, new, symlinks=True, ignore=partial(_find_results, destination))
+            shutil.copytree(destination, new, symlinks=True, ignore=partial(_find_replaced, destination, source))
         temporary = shutil.ignore_patterns(".fedweave", Path(staging).name)
         shutil.copytree(source, new, ignore=temporary, dirs_exist_ok=True)
         _swap(new, destination, Path(staging, "old"))
 
 
-def _find_results(destination: Path, folder: str, names: list[str]) -> list[str]:
-    """The entries of `folder` that are earlier results, if it is the destination itself."""
-    return [n for n in names if Path(folder) == destination and any(Path(n).match(pattern) for pattern in RESULTS)]
+def _find_replaced(destination: Path, source: Path, folder: str, names: list[str]) -> list[str]:
+    """The entries of `folder` that are earlier results or in `source` too, if it is the destination itself."""
+    replaced = [(source / n).exists() or any(Path(n).match(pattern) for pattern in RESULTS) for n in names]
+    return [n for n, goes in zip(names, replaced, strict=True) if goes and Path(folder) == destination]
 
 
 def _swap(new: Path, destination: Path, old: Path) -> None:

@@ -133,7 +133,10 @@ def program(
         BadInput: the command, a file or a limit is wrong, or this machine has no sandbox.
     """
     place, start = "contestants.program", Path(folder).resolve()
-    words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
+    try:
+        words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
+    except ValueError as error:  # of quotes that are not closed
+        raise BadInput(place, f"the command {format_value(command)} cannot be read ({error}); correct it") from error
     if not words:
         raise BadInput(place, "the command is empty; give one, such as 'python mine.py'")
     path = (env or {}).get("PATH", os.environ.get("PATH", os.defpath))

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedweave.contestants import program
 from fedweave.contestants.entry import enter, find_entry
-from fedweave.errors import choose, relocate
+from fedweave.errors import BadInput, choose, relocate
 from fedweave.settings import check_type, describe
 
 
@@ -23,7 +23,9 @@ def declare(name: str, block: Mapping[str, Any], where: str) -> None:
     for word, value in block.items():
         if choose(str(word), ["command", *settings], f"{where}.{word}") != "command":
             settings[word].check(value, f"{where}.{word}")
-    check_type(block.get("command"), str, f"{where}.command")
+    if "command" not in block:
+        raise BadInput(f"{where}.command", "missing; write how the program is called, such as python mine.py")
+    check_type(block["command"], str, f"{where}.command")
     with relocate({"contestants.program": where, f"contestant {name}": where}):
         enter(program(**block, name=name), where)
 

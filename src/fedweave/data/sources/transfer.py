@@ -94,6 +94,7 @@ def fetch(source: str, target: Path, expected: str | None, progress: Progress | 
 
     Raises:
         SourceError: the source does not exist, breaks off, is empty, or has another digest.
+        BadInput: the target cannot be written, such as on a full disk: no other source would help.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
@@ -107,6 +108,8 @@ def fetch(source: str, target: Path, expected: str | None, progress: Progress | 
                 if not done or not matches(temporary, expected):
                     raise SourceError(f"{source} ({f'damaged: not {expected}' if expected else 'empty'})")
             return
+        except BadInput:
+            raise
         except (OSError, ValueError) as error:  # a name that is too long, or what requests raises of a server
             if attempt == ATTEMPTS or type(error).__name__ not in BROKEN:
                 raise SourceError(f"{format_value(source)[1:-1]} ({_reason(error)})") from error

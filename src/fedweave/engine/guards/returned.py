@@ -81,6 +81,7 @@ def check_weights(name: str, weights: object, layers: int, clients: int, models:
 
 def read_numbers(hook: str, numbers: Mapping[str, object]) -> dict[str, float]:
     """The `numbers` that `hook` returned, each a tensor of one number, or a number of Python."""
+    check_type(hook, numbers, Mapping, "numbers by name, {} for none")
     for name, value in numbers.items():
         if not (value.numel() == 1 if isinstance(value, Tensor) else isinstance(value, int | float)):
             raise BadInput(hook, f"{name} is {describe(value)}; return one number, such as its mean")
