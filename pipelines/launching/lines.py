@@ -20,6 +20,7 @@ MESSAGE_INTERVAL = 60.0  # seconds between two lines about a running stage, wher
 
 # DVC's words about a stage that Ctrl-C has ended, at work or during its start, and about its own end by Ctrl-C
 INTERRUPTED = ("exited with 130", "exited with -2", "interrupted by the user")
+TRACEBACK_END = "KeyboardInterrupt"  # the last line of a Python that Ctrl-C ends before it runs code; its code is 1
 FAILURES = ("failed", "stopped")
 
 
@@ -75,7 +76,7 @@ class ProgressView:
 
     def show_error(self, line: str) -> None:
         """Print a line of the errors of DVC or of a stage as it is."""
-        self.was_interrupted |= any(words in line for words in INTERRUPTED)
+        self.was_interrupted |= line == TRACEBACK_END or any(words in line for words in INTERRUPTED)
         if line.strip():
             self._clear()
             print(line, file=self._errors, flush=True)

@@ -163,6 +163,11 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
     week(1).to_csv(tmp_path / "week-1.csv", index=False)
     with pytest.raises(BadInput, match="key: 'idx' is unknown"):
         begin(tmp_path, key="idx").refresh()
+    for option in ("features", "exclude", "text"):
+        with pytest.raises(BadInput, match=f"{option}: 'sites' is unknown; did you mean 'site'"):
+            begin(tmp_path, columns={option: ["sites"]}).refresh()
+    with pytest.raises(BadInput, match="columns: has both features and exclude"):
+        begin(tmp_path, columns={"features": ["a"], "exclude": ["id"]})
     begin(tmp_path).refresh()  # a first call with a wrong name leaves nothing behind
     begin(tmp_path)
     with pytest.raises(BadInput, match=r"life.json: training.rounds is \d, not 4; leave the options out"):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput, Busy, format_count
+from fedweave.errors import BadInput, Busy, choose, format_count
 from fedweave.files.atomic import atomic_path, hold_lock, read, remove_temporary_files, write_atomic
 from fedweave.lifecycle import LEDGER
 from fedweave.lifecycle.row_digests import ID, ROW, identify
@@ -200,7 +200,11 @@ class Deliveries:
         return tuple(sorted(found, key=lambda entry: (entry.when, entry.name)))
 
     def take(
-        self, readings: Iterator[Reading], encoding: str = "", accept: Sequence[str] = ()
+        self,
+        readings: Iterator[Reading],
+        encoding: str = "",
+        accept: Sequence[str] = (),
+        columns: Sequence[tuple[str, str]] = (),
     ) -> Iterator[Arrival | Quarantined]:
         """Take what is new in each reading; one that was taken or put aside before is passed over.
 
@@ -210,9 +214,10 @@ class Deliveries:
             readings: of a source, in their order.
             encoding: of CSV and TSV.
             accept: names or beginnings of digests of readings whose suspicious values are right.
+            columns: (option, name) of columns that the first reading must have.
 
         Raises:
-            BadInput: the first reading is damaged, or the ledger is.
+            BadInput: the first reading is damaged or lacks a column, or the ledger is damaged.
             Busy: another process is taking deliveries.
         """
         import pandas as pd
@@ -230,6 +235,9 @@ class Deliveries:
                 try:
                     table = self._load(ledger, reading, encoding)
                     if isinstance(table, pd.DataFrame):
+                        if ledger.schema is None:
+                            for option, name in columns:
+                                choose(name, map(str, table.columns), option)
                         outcome = self._enter(ledger, reading, table, is_past or is_accepted)
                 except BadInput as error:
                     if ledger.schema is None:

@@ -123,11 +123,11 @@ class Lifecycle:
             accept: names of readings that were put aside, whose values are right.
 
         Raises:
-            BadInput: the source does not answer, or its first reading is damaged.
+            BadInput: the source does not answer, or its first reading is damaged or lacks a column.
             Busy: another process is at it.
         """
-        source = self.settings.source
-        return [*self.deliveries.take(source.readings(), source.encoding, accept)]
+        source, columns = self.settings.source, self.settings.training.named_columns
+        return [*self.deliveries.take(source.readings(), source.encoding, accept, columns)]
 
     def evaluate(self) -> "pd.DataFrame":
         """Score the deployed models on deliveries that they have not seen; returns what was added to the record.

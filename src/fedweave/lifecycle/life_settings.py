@@ -14,6 +14,7 @@ from fedweave.lifecycle.deliveries import Deliveries, Terms
 from fedweave.lifecycle.drift import DriftSettings
 from fedweave.lifecycle.sites import SiteSettings
 from fedweave.lifecycle.sources import Source
+from fedweave.own_data.argument_checks import as_names
 from fedweave.results.sequential import ChallengePlan
 from fedweave.study.config import construct
 
@@ -46,6 +47,14 @@ class LifeTraining:
     def __post_init__(self) -> None:
         if self.warm_rounds is not None and self.warm_rounds < 0:
             raise BadInput("warm_rounds", f"{self.warm_rounds} is less than 0")
+        if self.columns.get("features") and self.columns.get("exclude"):
+            raise BadInput("columns", "has both features and exclude; give one of them")
+
+    @property
+    def named_columns(self) -> list[tuple[str, str]]:
+        """(option, name) of each column that the options of tables name."""
+        options = ("features", "exclude", "text")
+        return [(option, name) for option in options for name in as_names(self.columns.get(option) or (), option, 0)]
 
 
 KINDS: dict[str, Any] = {
