@@ -166,6 +166,17 @@ def test_a_faulty_plug_in_is_refused_in_one_line(tmp_path: Path, name: str) -> N
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("default", ["None", "float('inf')"])
+def test_a_default_may_say_that_there_is_no_number(tmp_path: Path, default: str) -> None:
+    """Authors write None for "none" and infinity for "no limit"."""
+    text = (
+        f"from dataclasses import dataclass\n{IMPORT}@fw.method('bare')\n{FROZEN}{METHOD}    limit: float = {default}\n"
+    )
+    (tmp_path / "bare.py").write_text(text)
+    plugins.load([tmp_path / "bare.py"])
+    assert METHODS["bare"].label == "X"
+
+
 def test_two_parts_with_one_name_are_refused(tmp_path: Path) -> None:
     """The line names both files."""
     for name in ("first_one", "second_one"):

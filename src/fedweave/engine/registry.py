@@ -1,5 +1,6 @@
 """The table of methods; a class enters it by a decorator at its definition."""
 
+import math
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -71,5 +72,6 @@ def _check_fields(cls: type[Method], where: str) -> None:
                 f"the setting {setting.name} has no default, from which a comparison starts; "
                 f"write {setting.name}: TYPE = DEFAULT",
             )
-        if setting.name in annotations:
+        # None and infinity are what authors write for "none" and "no limit", also where the type is a number.
+        if setting.name in annotations and setting.default not in (None, math.inf):
             setting.check(setting.default, f"{where}: the default of {setting.name}")
