@@ -3,7 +3,7 @@
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -27,12 +27,13 @@ Label = Annotated[str, typer.Option(help=f"column to predict; forecasts may have
 # How columns and lists are written on the command line.
 WRITTEN = {
     "shares": "{}; such as 0.6,0.2,0.2",
-    "features": f"{{}}; with commas, {QUOTES}",
-    "exclude": "{}; with commas",
-    "text": "{}; with commas; review=512 for 512 hashes, review=words.txt",
+    "features": f"{{}}; with commas, {QUOTES}, or repeated",
+    "exclude": "{}; with commas or repeated",
+    "text": "{}; with commas or repeated; review=512 for 512 hashes, review=words.txt",
     "split": "column with {}",
     **{name: f"column with the {name} {{}}" for name in ("time", "recording", "group", "unit")},
 }
+REPEATED = ("features", "exclude", "text")
 IN_PYTHON_ONLY = ("seed",)
 
 
@@ -41,6 +42,8 @@ def _as_parameter(setting: Setting) -> inspect.Parameter:
     types = {*get_args(setting.type)} or {setting.type}
     default: Any = 0 if int in types else None if types & {float, bool} else ""
     kind: Any = next((kind for kind in (int, float, bool) if kind in types), str)
+    if setting.name in REPEATED:
+        kind, default = list[str], None
     text = WRITTEN.get(setting.name, "{}").format(setting.meaning.partition(IN_PYTHON)[0]).replace("`", "")
     names = ("--embed/--one-hot",) if setting.name == "embed" else ()
     annotation: Any = Annotated[kind if default is not None else kind | None, typer.Option(*names, help=text)]
@@ -89,10 +92,10 @@ def output_path(path: str) -> Path:
 def parse_options(
     *,
     label: str,
-    features: str,
-    exclude: str,
+    features: Sequence[str] | None,
+    exclude: Sequence[str] | None,
     shares: str,
-    text: str,
+    text: Sequence[str] | None,
     val: float | None,
     embed: bool | None,
     **plain: Any,
@@ -105,8 +108,8 @@ def parse_options(
     from fedweave.data.partitions.splits import parse_shares  # not above: it imports NumPy
 
     lists = {
-        "features": split_names(features, "--features"),
-        "exclude": split_names(exclude, "--exclude"),
+        "features": split_repeated(features, "--features"),
+        "exclude": split_repeated(exclude, "--exclude"),
         "shares": parse_shares(shares, "--shares"),
         "text": _parse_texts(text),
     }
@@ -140,12 +143,21 @@ def split_names(text: str, option: str) -> list[str]:
     return [name for name in fields if name]
 
 
-def _parse_texts(text: str) -> dict[str, Any]:
+def split_repeated(texts: Sequence[str] | None, option: str) -> list[str]:
+    """Names of columns of an option that may be repeated, each time with names between commas.
+
+    Raises:
+        BadInput: a quote is not closed.
+    """
+    return [name for text in texts or () for name in split_names(text, option)]
+
+
+def _parse_texts(given: Sequence[str] | None) -> dict[str, Any]:
     """Column of texts -> number of hashes, or the words of a vocabulary file."""
     from fedweave.own_data.column_encoding import HASHED
 
     texts: dict[str, Any] = {}
-    for part in split_names(text, "--text"):
+    for part in split_repeated(given, "--text"):
         name, _, encoding = part.partition("=")
         if not encoding:
             texts[name] = HASHED

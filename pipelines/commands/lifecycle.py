@@ -27,14 +27,19 @@ def refresh(
     client: Annotated[str, typer.Option(help="column with the client of a row")] = "",
     label: Annotated[str, typer.Option(help="column to predict; it may be empty until a correction brings it")] = "",
     key: Annotated[
-        str, typer.Option(help="columns that name a row, with commas; later rows correct earlier ones")
-    ] = "",
+        list[str] | None,
+        typer.Option(help="columns that name a row, with commas or repeated; later rows correct earlier ones"),
+    ] = None,
     complete: Annotated[bool, typer.Option("--complete", help="a row that the source has no more was deleted")] = False,
     target: Annotated[
         str, typer.Option(help="classes or numbers; default: numbers where the label has a fraction")
     ] = "",
-    features: Annotated[str, typer.Option(help="columns that models see, with commas; default: all others")] = "",
-    exclude: Annotated[str, typer.Option(help="columns that models do not see, with commas")] = "",
+    features: Annotated[
+        list[str] | None, typer.Option(help="columns that models see, with commas or repeated; default: all others")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="columns that models do not see, with commas or repeated")
+    ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="method; of several, with commas or repeated, the best by validation")
     ] = None,
@@ -65,9 +70,12 @@ def refresh(
 
     given: dict[str, Any] = {name: value for name, value in locals().items() if name in PLACES}
     own, training, of_model = _read_settings(settings or [], metric)
-    columns = {"features": opt.split_names(features, "--features"), "exclude": opt.split_names(exclude, "--exclude")}
+    columns = {
+        "features": opt.split_repeated(features, "--features"),
+        "exclude": opt.split_repeated(exclude, "--exclude"),
+    }
     given |= {
-        "key": opt.split_names(key, "--key"),
+        "key": opt.split_repeated(key, "--key"),
         "methods": opt.split_words(method or []),
         "margin": own_data.read_margin(margin),
         "train": training,

@@ -10,7 +10,7 @@ import fedweave as fw
 from fedweave.pipelines.commands import data_options, own_data
 from fedweave.pipelines.commands.data_options import parse_options
 
-LEFT_OUT: dict[str, Any] = {"features": "", "exclude": "", "shares": "", "text": "", "val": None, "embed": None}
+LEFT_OUT: dict[str, Any] = {"features": None, "exclude": None, "shares": "", "text": None, "val": None, "embed": None}
 NAMES = {
     "": [],
     "a": ["a"],
@@ -42,8 +42,16 @@ def test_labels_are_lists_of_names_only_for_forecasts() -> None:
     assert parse_options(label='"a,b"', window=3, **LEFT_OUT)["label"] == ["a,b"]
 
 
+def test_an_option_of_columns_may_be_repeated() -> None:
+    """The last one alone would count otherwise, and models would see a column that was excluded."""
+    given = {"exclude": ["a,b", "c"], "text": ["d=64", "e"]}
+    parsed = parse_options(label="y", **{**LEFT_OUT, **given})
+    assert parsed["exclude"] == ["a", "b", "c"]
+    assert parsed["text"] == {"d": 64, "e": 256}
+
+
 def test_texts_may_have_a_comma_in_their_name() -> None:
-    assert parse_options(label="y", **{**LEFT_OUT, "text": '"a, b=64",c'})["text"] == {"a, b": 64, "c": 256}
+    assert parse_options(label="y", **{**LEFT_OUT, "text": ['"a, b=64",c']})["text"] == {"a, b": 64, "c": 256}
 
 
 def test_a_column_with_a_comma_in_its_name_is_used(tmp_path: Path) -> None:
@@ -56,7 +64,7 @@ def test_a_column_with_a_comma_in_its_name_is_used(tmp_path: Path) -> None:
         tmp_path / "rows.csv",
         client="who",
         label="late",
-        features='"size, cm"',
+        features=['"size, cm"'],
         methods=["local"],
         rounds=1,
         seeds=1,

@@ -147,7 +147,7 @@ def test_columns_can_be_excluded(project: Path) -> None:
     with_remarks.to_csv("remarks.csv", index=False)
     with pytest.raises(fw.BadInput, match=r"'remarks' has no value in any training row; .*--exclude"):
         importing.import_(Path("remarks.csv"), client="shop", label="kind")
-    importing.import_(Path("remarks.csv"), client="shop", label="kind", exclude="remarks,note")
+    importing.import_(Path("remarks.csv"), client="shop", label="kind", exclude=["remarks,note"])
     assert "'exclude': ['remarks', 'note']" in (project / "imports/own_remarks.py").read_text()
     del DATASETS["remarks"], PARTITIONS["remarks-rows"]
 
@@ -206,7 +206,7 @@ def test_a_file_in_another_encoding(project: Path, encoding: str, separator: str
     advice = "such as cp1252: `--encoding` of the command"
     with pytest.raises(fw.BadInput, match=rf"^orders\.csv: cannot be read .* {advice}"):
         importing.import_(Path("orders.csv"), **arguments)
-    importing.import_(Path("orders.csv"), **arguments, features="größe", encoding=encoding, rounds=2, seeds=1)
+    importing.import_(Path("orders.csv"), **arguments, features=["größe"], encoding=encoding, rounds=2, seeds=1)
     assert Path(f"imports/{name}.csv").read_bytes() == Path("orders.csv").read_bytes()
     download.main(name)
     partition.main(name)
