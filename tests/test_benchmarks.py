@@ -260,7 +260,7 @@ def test_growth_has_a_line_for_many_clients(method: str) -> None:
     assert participation == 1.0
     with temporary_storage() as files:
         usual, last = scale.time_last_rounds(line, work, executor, participation, files)
-        assert [*files.folder.glob("*.npy")]
+        assert any(file.stat().st_size for file in files.folder.iterdir())
     assert 0 < usual
     assert 0 < last
     assert [*scale.lines("fedamp")] == [

@@ -42,7 +42,8 @@ MOVED = {
     ("runs", "runs"): "preparation:build metric_check:row_checks units:row_checks",
     ("models", "models"): "adapter:own_module",
     ("runs", "study"): "assembly:validate",
-    ("deployment", "deployment.node"): "node_options client_data own_rows store predictions devices:node",
+    ("deployment", "deployment"): "store:stored_states",
+    ("deployment", "deployment.node"): "node_options client_data own_rows predictions devices:node",
     ("deployment", "deployment.server"): (
         "enrolment node_registry recording checkpoint message_log averaging inspection:replies folders:checkpoint"
     ),

@@ -18,20 +18,22 @@ TWO_CLASSES = fw.Federation.from_arrays(X, np.arange(1200) % 2, client=CLIENT)
 
 @pytest.mark.parametrize("name", ["", " "])
 def test_a_client_without_a_name_is_refused(name: str) -> None:
-    """In arrays with one entry per row, in arrays of each client, in tables, and in graphs."""
+    """In arrays with one entry per row, in arrays of each client, and in graphs. In tables it is a missing name."""
     owner = np.where(CLIENT == "a", name, CLIENT)
     labels = np.arange(1200) % 2
     nodes = (X[:12], np.stack([np.arange(12), (np.arange(12) + 1) % 12]), labels[:12])
     calls = (
         lambda: fw.Federation.from_arrays(X, labels, client=owner),
         lambda: fw.Federation.from_arrays({name: X[:40], "b": X[40:80]}, {name: labels[:40], "b": labels[40:80]}),
-        lambda: fw.Federation.from_pandas(pd.DataFrame({"x": X[:, 0], "y": labels, "c": owner}), client="c", label="y"),
         lambda: fw.Federation.from_graphs({name: nodes, "b": nodes}),
         lambda: fw.Federation.from_arrays(None, X[:, 0], client=owner, time=np.arange(1200), window=3, horizon=1),
     )
     for call in calls:
         with pytest.raises(fw.BadInput, match=rf"client: '{name}' is not a name of a client; .* \(the others: b"):
             call()
+    table = pd.DataFrame({"x": X[:, 0], "y": labels, "c": owner})
+    with pytest.raises(fw.BadInput, match="column 'c' is missing in 400 rows; drop them first"):
+        fw.Federation.from_pandas(table, client="c", label="y")
 
 
 def test_pairs_with_more_columns_are_refused(tmp_path: Path) -> None:

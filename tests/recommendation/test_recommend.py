@@ -151,7 +151,7 @@ def test_federations_without_test_rows_and_with_fewer_training_rows() -> None:
         ({"settings": 0}, "settings: 0 must be a whole number, at least 1"),
         ({"methods": ["dito"]}, "methods: 'dito'"),
         ({"callbacks": 3}, "callbacks: 3 is not a list of functions"),
-        ({"callbacks": ["show"]}, "callbacks: 'show' is not a function"),
+        ({"callbacks": ["show"]}, r"callbacks: \['show'\] is not a list of functions"),
         ({"lr": -1.0}, r"^recommend\(\): lr: -1\.0 is out of range"),
         ({"budget": 1}, r"budget: 1 s is too little; 4 methods need at least \d+ s here"),
     ],
