@@ -112,6 +112,7 @@ def test_a_site_is_forgotten(tmp_path: Path) -> None:
     assert proof.startswith("G: none of its 82 rows (digest ")
     assert proof.endswith(") is in a delivery, or among the 240 rows that the trainings of version 3 read.")
     assert life.forget("G") == proof
+    assert str(life.deliveries.ledger.arrivals[-1]) == "delivery 3, forget: G is forgotten, with 82 rows"
     assert [one.event for one in life.roles.events[2:]] == [roles.GIVEN_UP, roles.FORGOTTEN]
     assert [place.name for place in (life.folder / "models").iterdir()] == ["000003"]
     assert not {*before.loc[before["site"] == "G", ROW]} & {*life.deliveries.rows()[ROW]}

@@ -90,7 +90,8 @@ class Arrival:
         parts = [(self.new, "new row"), (self.corrections, "correction"), (self.deletions, "deletion")]
         changes = ", ".join(format_count(count, noun) for count, noun in parts if count)
         joined, absent = (_names(word, names) for word, names in (("new", self.joined), ("without rows", self.absent)))
-        return "; ".join([f"delivery {self.number}, {self.source}: {changes}", *joined, *absent, *self.notes])
+        said = [*([changes] if changes else ()), *joined, *absent, *self.notes]
+        return f"delivery {self.number}, {self.source}: {'; '.join(said)}"
 
 
 def _names(word: str, names: Sequence[str]) -> list[str]:
