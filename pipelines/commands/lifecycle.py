@@ -14,6 +14,14 @@ from . import data_options as opt
 from . import own_data
 
 app = typer.Typer()
+Key = Annotated[
+    list[str] | None,
+    typer.Option(help="columns that name a row, with commas or repeated; later rows correct earlier ones"),
+]
+Features = Annotated[
+    list[str] | None, typer.Option(help="columns that models see, with commas or repeated; default: all others")
+]
+Exclude = Annotated[list[str] | None, typer.Option(help="columns that models do not see, with commas or repeated")]
 Life = Annotated[Path, typer.Argument(help="folder of the life: its deliveries, models and record")]
 OPTIONS = {"per_year": "per-year", "methods": "method", "train": "set", "columns": "features"}  # where they differ
 
@@ -26,20 +34,13 @@ def refresh(
     command: Annotated[str, typer.Option(help="a command that prints CSV or Parquet, in place of --source")] = "",
     client: Annotated[str, typer.Option(help="column with the client of a row")] = "",
     label: Annotated[str, typer.Option(help="column to predict; it may be empty until a correction brings it")] = "",
-    key: Annotated[
-        list[str] | None,
-        typer.Option(help="columns that name a row, with commas or repeated; later rows correct earlier ones"),
-    ] = None,
+    key: Key = None,
     complete: Annotated[bool, typer.Option("--complete", help="a row that the source has no more was deleted")] = False,
     target: Annotated[
         str, typer.Option(help="classes or numbers; default: numbers where the label has a fraction")
     ] = "",
-    features: Annotated[
-        list[str] | None, typer.Option(help="columns that models see, with commas or repeated; default: all others")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="columns that models do not see, with commas or repeated")
-    ] = None,
+    features: Features = None,
+    exclude: Exclude = None,
     method: Annotated[
         list[str] | None, typer.Option(help="method; of several, with commas or repeated, the best by validation")
     ] = None,
@@ -70,10 +71,8 @@ def refresh(
 
     given: dict[str, Any] = {name: value for name, value in locals().items() if name in PLACES}
     own, training, of_model = _read_settings(settings or [], metric)
-    columns = {
-        "features": opt.split_repeated(features, "--features"),
-        "exclude": opt.split_repeated(exclude, "--exclude"),
-    }
+    chosen = {"features": features, "exclude": exclude}
+    columns = {name: opt.split_repeated(value, f"--{name}") for name, value in chosen.items()}
     given |= {
         "key": opt.split_repeated(key, "--key"),
         "methods": opt.split_words(method or []),
