@@ -14,6 +14,14 @@ from . import data_options as opt
 from . import own_data
 
 app = typer.Typer()
+Key = Annotated[
+    list[str] | None,
+    typer.Option(help="columns that name a row, with commas or repeated; later rows correct earlier ones"),
+]
+Features = Annotated[
+    list[str] | None, typer.Option(help="columns that models see, with commas or repeated; default: all others")
+]
+Exclude = Annotated[list[str] | None, typer.Option(help="columns that models do not see, with commas or repeated")]
 Life = Annotated[Path, typer.Argument(help="folder of the life: its deliveries, models and record")]
 Key = Annotated[
     list[str] | None,
@@ -71,10 +79,8 @@ def refresh(
 
     given: dict[str, Any] = {name: value for name, value in locals().items() if name in PLACES}
     own, training, of_model = _read_settings(settings or [], metric)
-    columns = {
-        "features": opt.split_repeated(features, "--features"),
-        "exclude": opt.split_repeated(exclude, "--exclude"),
-    }
+    chosen = {"features": features, "exclude": exclude}
+    columns = {name: opt.split_repeated(value, f"--{name}") for name, value in chosen.items()}
     given |= {
         "key": opt.split_repeated(key, "--key"),
         "methods": opt.split_words(method or []),

@@ -223,6 +223,14 @@ def test_texts_among_the_numbers_of_a_run_are_named(name: str, tmp_path: Path) -
     assert repr(fw.compare(people(), ["pfedgraph"], **settings))
 
 
+def test_another_seed_does_not_predict_for_a_missing_one(tmp_path: Path) -> None:
+    result = fw.compare(people(), ["local"], rounds=1, seeds=2, central=False, tune=0, out=tmp_path, **QUIET)["local"]
+    (result.run.folder / "models-0.pt").unlink()
+    rows = people().dataset.x[:40].reshape(40, 5)
+    with pytest.raises(fw.BadInput, match=r"models-0\.pt: is missing; remove the folder .*, and train again"):
+        fw.load(tmp_path)["local"].predict(rows, "person 0", refit=False)
+
+
 @pytest.mark.parametrize("share", [0, 0.5])
 def test_damaged_models_are_named_with_a_way_out_that_works(share: float, tmp_path: Path) -> None:
     settings = {"rounds": 1, "seeds": 1, "central": False, "tune": 0, "out": tmp_path, **QUIET}

@@ -80,6 +80,8 @@ def test_runs_that_share_a_label_stay_separate(tmp_path: Path) -> None:
 def test_broken_folders_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no finished run; train one first"):
         results.load_study(tmp_path)
+    with pytest.raises(BadInput, match="nowhere: there is no such folder of results; check the path"):
+        results.load_study(tmp_path / "nowhere")
     run = write_single_run(tmp_path)
     table = pd.read_parquet(run / "evaluations.parquet")
     pd.concat([table, table[:1]]).to_parquet(run / "evaluations.parquet")

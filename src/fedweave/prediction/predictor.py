@@ -158,6 +158,8 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
         raise BadInput(
             run.folder, "no models are stored; train again with evaluate={'models': True}, which is the default"
         )
+    if not (first := run.folder / f"models-{run.seeds[0]}.pt").is_file():  # another seed would answer without a word
+        raise BadInput(first, f"is missing; remove the folder {run.folder}, and train again")
     plugins.load_if_missing(run.info["method"], METHODS)
     if run.info["method"] not in METHODS:
         raise BadInput("predict", f"the method {run.info['method']!r} is not defined here; import the file that has it")

@@ -276,6 +276,8 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
     )
     finished = [path for path in folders if (path / "run.json").is_file()]
     if not finished:
+        if not folder.is_dir():
+            raise BadInput(folder, "there is no such folder of results; check the path, or train first")
         raise BadInput(f"{folder / 'runs'}: no finished run; train one first")
     runs = [load_run(path) for path in finished]
     runs = [_as_control(run, [other for other in runs if other.task == run.task]) for run in runs]
