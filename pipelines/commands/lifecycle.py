@@ -14,14 +14,6 @@ from . import data_options as opt
 from . import own_data
 
 app = typer.Typer()
-Key = Annotated[
-    list[str] | None,
-    typer.Option(help="columns that name a row, with commas or repeated; later rows correct earlier ones"),
-]
-Features = Annotated[
-    list[str] | None, typer.Option(help="columns that models see, with commas or repeated; default: all others")
-]
-Exclude = Annotated[list[str] | None, typer.Option(help="columns that models do not see, with commas or repeated")]
 Life = Annotated[Path, typer.Argument(help="folder of the life: its deliveries, models and record")]
 Key = Annotated[
     list[str] | None,
