@@ -4,6 +4,7 @@ import base64
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import mlflow.store.db.utils
 import sqlalchemy
@@ -30,6 +31,8 @@ def create(uri: str) -> None:
     """
     file = addresses.file_of(uri)
     if uri.startswith(addresses.SQLITE) and not file.exists():
+        for end in ("-wal", "-shm"):  # of a database that was deleted: SQLite would write its pages into the new one
+            Path(f"{file}{end}").unlink(missing_ok=True)
         write_new(file, _empty_database())
 
 

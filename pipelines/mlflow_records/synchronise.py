@@ -9,12 +9,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from fedweave.errors import BadInput
 
-from .. import addresses
+from .. import addresses, project
 from . import stamp
 
 STORE = "MLFLOW_TRACKING_URI"
@@ -32,12 +33,29 @@ def run_here(folder: Path, study: str) -> None:
         return
     try:
         addresses.check_store(os.environ.get(STORE, ""), study)
+        project.load_plugins()  # they define methods and models whose trained models are logged too
     except BadInput as error:
         stamp.report_failure(str(error))
         return
     from . import tracking  # takes seconds
 
     tracking.try_log_study(folder)
+
+
+@contextmanager
+def run_in_fork(folder: Path, study: str) -> Iterator[None]:
+    """Synchronise in a forked process while the block runs; the block ends after it. A failure is one line."""
+
+    def report_loss() -> None:
+        stamp.report_failure(f"its process was lost; later: fedweave log {study}")
+
+    if not is_due(folder, study):
+        yield
+        return
+    from fedweave.processes import parallel
+
+    with parallel.run_in_background(partial(run_here, folder, study), report_loss):
+        yield
 
 
 def run_in_subprocess(folder: Path, study: str) -> None:

@@ -21,19 +21,19 @@ def main(study: str = "") -> None:
 def build(study: str = "") -> tuple[str, results.Study, results.Tables]:
     """Build the page and the leaderboard of `study`, and return its name, its runs and its tables.
 
-    At the end, MLflow is brought up to date.
+    At the same time a forked process brings MLflow up to date.
     """
     from ..mlflow_records import synchronise
     from . import leaderboard
 
     name = study or spec.load().name
     folder = paths.RESULTS / name
-    loaded, partitions = results.load_study(folder), partition_folder(folder)
-    tables = results.compute_tables(loaded, partitions)
-    report.write_page(loaded, tables, partitions, leaderboard.stale_runs(loaded))
-    report.draw_curves(loaded, tables)
-    write_board(name, loaded, tables)
-    synchronise.run_in_subprocess(folder, name)
+    with synchronise.run_in_fork(folder, name):
+        loaded, partitions = results.load_study(folder), partition_folder(folder)
+        tables = results.compute_tables(loaded, partitions)
+        report.write_page(loaded, tables, partitions, leaderboard.stale_runs(loaded))
+        report.draw_curves(loaded, tables)
+        write_board(name, loaded, tables)
     return name, loaded, tables
 
 

@@ -83,6 +83,21 @@ def test_a_new_database_is_that_of_mlflow(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "other.db").read_bytes() == b"of somebody"
 
 
+def test_a_new_database_has_nothing_of_a_deleted_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that does not close its database, such as a killed one, leaves pages beside the file."""
+    monkeypatch.chdir(tmp_path)
+    database.create("sqlite:///old.db")
+    with closing(sqlite3.connect("old.db")) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("CREATE TABLE more AS SELECT * FROM experiments")
+        connection.commit()
+        for end in ("-wal", "-shm"):
+            Path(f"new.db{end}").write_bytes(Path(f"old.db{end}").read_bytes())
+    database.create("sqlite:///new.db")
+    MlflowClient("sqlite:///new.db").create_experiment("first")
+    assert "more" not in {name for _, name, *_ in schema(Path("new.db"))}
+
+
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder, which does not exist yet. The current folder is a new one, and MLflow's migrations are none."""

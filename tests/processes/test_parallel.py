@@ -152,6 +152,32 @@ def test_processes_have_ended_when_an_error_ends_their_work() -> None:
     assert not [child for child in children if child.is_running()]
 
 
+@pytest.mark.parametrize("available", [1, 2])
+def test_work_parallel_to_a_block_ends_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], available: int
+) -> None:
+    """It is done at the end of the block, and may have processes of its own. An error in the block ends it."""
+    monkeypatch.setattr(parallel, "cores", lambda: available)
+    file, lost = tmp_path / "sum", list[str]()
+
+    def add() -> None:
+        file.write_text(str(sum(parallel.gather([lambda: 1, lambda: 2]))))
+
+    with parallel.run_in_background(add, lambda: lost.append("killed")):
+        pass
+    assert file.read_text() == "3"
+    file.unlink()
+    with pytest.raises(ValueError, match="no"), parallel.run_in_background(lambda: time.sleep(600), lambda: None):
+        raise ValueError("no")
+    with parallel.run_in_background(lambda: 1 // 0, lambda: lost.append("raised")):
+        pass
+    if available > 1:
+        with parallel.run_in_background(lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: lost.append("killed")):
+            pass
+    assert lost == ["raised", "killed"][:available]
+    assert capfd.readouterr().err.count("ZeroDivisionError") == 1
+
+
 def test_drawings_made_in_parallel_are_those_made_in_sequence() -> None:
     def page() -> str:
         return "".join(f"<p>{plots.importance({'lr': share, 'mu': 1 - share})}</p>" for share in (0.2, 0.5, 0.9))

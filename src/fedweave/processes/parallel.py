@@ -6,10 +6,11 @@ import multiprocessing.connection
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -150,6 +151,36 @@ def _start_process(
     return child
 
 
+@contextmanager
+def run_in_background(job: Callable[[], object], on_failure: Callable[[], object]) -> Iterator[None]:
+    """Run `job` in a forked process while the block runs, and wait for it at the end of the block.
+
+    An error in the block ends the process. With one core, or where processes cannot fork, `job` runs after the block.
+
+    Args:
+        on_failure: called at the end if the process was killed, or if `job` raised an exception, which is printed.
+    """
+    if cores() < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        yield
+        try:
+            job()
+        except Exception:  # an error of the job must not be one of the block, however many cores there are
+            traceback.print_exc()
+            on_failure()
+        return
+    process = multiprocessing.get_context("fork").Process(target=_run_bound_to_parent, args=(job, os.getpid()))
+    with block_interrupts():
+        process.start()
+    try:
+        yield
+        process.join()
+    finally:
+        process.kill()
+        process.join()
+    if process.exitcode:
+        on_failure()
+
+
 # In a process of `gather`: its jobs.
 _JOBS = list[Callable[[], Any]]()
 
@@ -205,6 +236,11 @@ def _end_with(parent: int) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != parent:  # the parent has ended while this process was starting
         os._exit(1)
+
+
+def _run_bound_to_parent(job: Callable[[], object], parent: int) -> None:
+    _end_with(parent)
+    job()
 
 
 def _run_in_child(
