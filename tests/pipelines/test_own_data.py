@@ -171,9 +171,9 @@ def test_points_of_new_rows_mean_what_they_meant_in_training(kind: str, tmp_path
     settings: dict[str, Any] = {**SETTINGS, "methods": ["local"], "rounds": 1, "seeds": 1, "tune": 0}
     if kind == "forecast":
         table["dest"] = ["BOS", "ORD"] * 30
-        settings |= {"label": "cost", "features": "distance", "time": "time_hour", "window": 4, "horizon": 2}
+        settings |= {"label": "cost", "features": ["distance"], "time": "time_hour", "window": 4, "horizon": 2}
     else:
-        settings["exclude"] = "time_hour" if kind == "points in training" else "time_hour,distance"
+        settings["exclude"] = ["time_hour" if kind == "points in training" else "time_hour,distance"]
     table.fillna(0).to_csv(tmp_path / "old.csv", sep=";", decimal=",", index=False)
     own_data.compare(tmp_path / "old.csv", out=tmp_path / "out", **settings)
     for name, costs_as_text in {"points": "2.080", "none": "2080"}.items():
@@ -223,8 +223,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "--set dito.lam: 'dito' is unknown; did you mean 'ditto'": {"settings": ["dito.lam=1"]},
     "--set ditto: is a method; write its settings such as ditto.NAME=VALUE": {"settings": ["ditto=1"]},
     "compare(): lam: is a setting of ditto": {"settings": ["lam=1"]},
-    "words.txt is not text in UTF-8 (byte 2); save it as UTF-8": {"text": "weather=words.txt"},
-    "is not a file of words, and no number of hashes such as 512": {"text": "weather=\u00b2"},
+    "words.txt is not text in UTF-8 (byte 2); save it as UTF-8": {"text": ["weather=words.txt"]},
+    "is not a file of words, and no number of hashes such as 512": {"text": ["weather=\u00b2"]},
     "label: 'dest' is also the column of client": {"label": "dest"},
     "seeds: 1000000000 repetitions are too many": {"seeds": 10**9},
     "--set: 'lr' is not name=value": {"settings": ["lr"]},
