@@ -228,7 +228,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
     if features:
         method, federation = frozen_bodies.run_once(method, federation, device)
     train = run.train
-    steps = train.rounds * (train.steps or train.epochs)
+    steps = 0 if train.precision else train.rounds * (train.steps or train.epochs)  # the kernel has float32 alone
     executor = (
         choose_executor(train.executor, method.network, device, train.chunk, steps, method.pools)
         if method.has_models
