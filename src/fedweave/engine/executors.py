@@ -51,9 +51,11 @@ class Executor(ABC):
     """Maps a function of ONE client over stacked arguments.
 
     Attributes:
+        kernel: run the steps of local training by the kernel, where it covers them.
         recorded: on a GPU, replay steps of clients and of the server's networks as CUDA graphs.
     """
 
+    kernel: bool = False
     recorded: bool = False
 
     @abstractmethod
@@ -76,11 +78,7 @@ class Executor(ABC):
 
 @dataclass(frozen=True)
 class Loop(Executor):
-    """One client after the other, without padding.
-
-    Attributes:
-        kernel: run the steps of local training by the kernel, where it covers them.
-    """
+    """One client after the other, without padding; with `kernel`, what it does not cover runs as without it."""
 
     kernel: bool = field(default=False, kw_only=True)
 
