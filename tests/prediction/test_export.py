@@ -145,9 +145,10 @@ def test_another_model_is_not_overwritten(table: tuple[fw.MethodResult, Path], t
             other.export(folder, client)
     assert {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()} == before
     assert result.export(folder, "site 1") == folder
-    (tmp_path / exported_model.ABOUT).write_text("{", encoding="utf-8")
-    with pytest.raises(fw.BadInput, match=r"export\.json"):
-        result.export(tmp_path, "site 1")
+    for text in ("{", "null", "{}", "[1]"):
+        (tmp_path / exported_model.ABOUT).write_text(text, encoding="utf-8")
+        with pytest.raises(fw.BadInput, match=r"export\.json: damaged .*; choose an empty folder$"):
+            result.export(tmp_path, "site 1")
 
 
 @pytest.mark.parametrize("method", ["ditto", "knn_per"])
@@ -173,6 +174,14 @@ def test_a_damaged_file_is_named_with_the_way_out(method: str, damage: str, tmp_
             assert "\n" not in line
         file.write_bytes(content)
     assert len(load_alone(folder).load(folder).predict(rows)) == len(rows)
+
+
+@pytest.mark.parametrize("text", ["null", "{}", "[]", "[1]", '{"program": true}'])
+def test_a_description_of_another_form_is_one_line(text: str, tmp_path: Path) -> None:
+    """Valid JSON, but not what an export writes."""
+    (tmp_path / "export.json").write_text(text, encoding="utf-8")
+    with pytest.raises(exported_model.InputError, match=r"json: cannot be used \(it describes no model\); get "):
+        exported_model.load(tmp_path)
 
 
 def test_rows_are_read_as_in_training(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 ABOUT, PROGRAM, WEIGHTS = "export.json", "program.pt2", "weights.safetensors"
 LOADER = "without_program.py"  # a file with `run_weights`, where there is no program
 MAX_ROWS = 2048  # rows that the program takes at once
+NEEDED = {"program", "kind", "shape", "window", "nodes", "client", "columns", "scaling"}  # to read rows
+NEEDED |= {"classes", "targets", "offset", "unit"}  # to give answers
 
 
 class Model:
@@ -175,11 +177,13 @@ def _read_about(folder: Path) -> dict[str, Any]:
     """The content of export.json, after the files whose sums it has were compared with these.
 
     Raises:
-        InputError: a file is missing, truncated or changed.
+        InputError: a file is missing, truncated or changed, or export.json describes no model.
     """
     file = folder / ABOUT
     try:
-        about = dict(json.loads(file.read_text(encoding="utf-8")))
+        about: Any = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(about, dict) or NEEDED - about.keys():
+            raise ValueError("it describes no model")
         for name, digest in about.get("sha256", {}).items():  # folders of earlier versions have none
             file = folder / name
             with file.open("rb") as content:
