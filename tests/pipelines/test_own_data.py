@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.pipelines.commands import listing, main, own_data, recommend, studies
+from fedweave.pipelines.commands import listing, main, own_data, recommend, records, studies
 from tests.fake_results import ARMS, write_study
 
 SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": ["local", "ditto"], "rounds": 3, "seeds": 2}
@@ -98,6 +98,25 @@ def test_compare_prints_the_leaderboard_sentences_and_warnings(
         "Ditto",
     ):
         assert text in printed
+
+
+def test_the_report_of_a_folder_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the path of the folder, which is no study of a project; another metric is on a page of its own."""
+    monkeypatch.chdir(folder)
+    Path("out/report.html").unlink()
+    before = {path.name for path in folder.iterdir()}
+    records.report("out")
+    printed = capsys.readouterr().out
+    assert Path("out/report.html").is_file()
+    assert "Ditto" in printed
+    assert printed.endswith("out/report.html shows everything\n")
+    records.report(str(folder / "out"), metric="log_loss")
+    assert "out/report-log_loss.html shows everything" in capsys.readouterr().out
+    assert {path.name for path in folder.iterdir()} == before
+    with pytest.raises(fw.BadInput, match="results/nowhere: there is no such folder of results"):
+        records.report("nowhere")
 
 
 def test_rows_of_the_client_are_predicted_alone(
