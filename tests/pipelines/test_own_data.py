@@ -170,6 +170,23 @@ def test_a_column_of_unknown_values_is_named(folder: Path, capsys: pytest.Captur
     assert second.startswith("ditto of BOS ")
 
 
+def test_numbers_unlike_those_of_training_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One line for infinite ones and one for another unit, with their counts; rows as in training have none."""
+    new = flights(40).drop(columns="late").assign(dest="BOS", distance=0.5)
+    for changed, begins in (
+        ({}, ["ditto of BOS "]),
+        ({3: np.inf, 4: -np.inf}, ["warning: table: column 'distance' is infinite in 2 of 40 rows, and ", "ditto"]),
+        ({3: -999}, ["warning: table: column 'distance' is far from training (mean ", "ditto"]),
+    ):
+        new.assign(distance=[changed.get(i, 0.5) for i in range(40)]).to_csv(tmp_path / "new.csv", index=False)
+        own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.startswith(begin) for line, begin in zip(lines, begins, strict=True)] == [True] * len(begins)
+    assert lines[0].endswith(") in 1 of 40 rows, such as -999; check its unit")
+
+
 def test_predictions_of_rows_in_another_encoding(folder: Path, tmp_path: Path) -> None:
     """They are those for the same rows in UTF-8."""
     new, file = flights(40).drop(columns="late").assign(weather=["Föhn", "sun"] * 20), tmp_path / "new.csv"

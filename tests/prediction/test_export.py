@@ -3,6 +3,8 @@
 import importlib.util
 import subprocess
 import sys
+import warnings
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -202,6 +204,23 @@ def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
     ):
         with pytest.raises(exported_model.InputError, match=message):
             model.predict(rows)
+
+
+@pytest.mark.parametrize("kind", ["graph of tables", "forecast"])
+def test_numbers_far_from_training_are_named(kind: str, tmp_path: Path) -> None:
+    """Such as those in another unit, with the same line from the folder of the model."""
+    federation, rows, settings = make_rows(kind)
+    result = fw.fit("local", federation, **{**QUIET, **settings})
+    model = exported_model.load(result.export(tmp_path / "out", "a"))
+    name, count = ("size", "20 of 20") if kind == "graph of tables" else ("sold", "6 of 6")
+    for number, found in ((1.0, []), (1000.0, [count])):
+        for predict in (partial(result.predict, client="a"), model.predict):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                predict(rows.assign(**{name: rows[name] * number}))
+            lines = [str(one.message) for one in caught if "far from training" in str(one.message)]
+            assert [line.split(") in ")[1].split(" rows")[0] for line in lines] == found
+            assert all(line.startswith(f"table: column {name!r} is far from training (mean ") for line in lines)
 
 
 class Net(nn.Module):
