@@ -1,5 +1,6 @@
 """Programs of the kernel give the results of PyTorch's operations, and say what they do not cover."""
 
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -226,6 +227,17 @@ def test_what_was_copied_is_read_where_it_came_from() -> None:
     values = inputs() | {"y": torch.arange(10).repeat(2)[:13]}
     program = record(forecast, [*values.values()], 1, torch.get_default_dtype())
     assert [*program.code["code"]] == [CODES[name] for name in ("windows", "product", "copy")]
+
+
+def test_large_copies_are_not_followed() -> None:
+    """Following the copies of a step with images of 128 x 128 pixels took gigabytes."""
+    value = torch.ones(1100, 1000)
+    tracemalloc.start()
+    program = record(lambda: [value.T.contiguous().exp()], [value], 1, torch.get_default_dtype())
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1_000_000
+    assert CODES["exp"] in program.code["code"]
 
 
 OUTSIDE = torch.ones(7, 13)

@@ -1,6 +1,7 @@
 """Programs of array operations without needless copies: an operand that was copied is read where it came from."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -12,6 +13,7 @@ COPIES = {"copy", "int_copy", "bool_copy"}
 # Operands that have any strides, besides those of elementwise operations.
 STRIDED = {"product": (1, 2), "sum": (1,), "int_sum": (1,)}
 NOWHERE = -1
+LARGE = 2**20  # numbers up to which a copy is followed, which takes sixty bytes for each of them
 
 
 class CopySources:
@@ -40,7 +42,7 @@ class CopySources:
         assert tensor is not None
         assert other is not None
         memory, origin = memory_of(tensor), memory_of(other)
-        if memory == origin:
+        if memory == origin or prod(size) > LARGE:
             return
         memories, positions = np.full(size, origin), positions_of(size, source)
         if origin in self._sources:
