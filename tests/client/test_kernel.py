@@ -19,11 +19,12 @@ from fedweave.engine.evaluation import evaluate
 from fedweave.engine.executors import Batched, Loop, Processes
 from fedweave.engine.protocol import ClientState, Update
 from fedweave.engine.records import Report, Settings
+from fedweave.engine.schedule import evaluation_cohort
 from fedweave.engine.start import begin
 from fedweave.files import stored
 from fedweave.methods.fedavg import FedAvg
 from fedweave.models.mlp import MLP
-from fedweave.tensors import native
+from fedweave.tensors import native, trees
 from fedweave.tensors.mapping import map_stacked
 from fedweave.tensors.trees import Tree
 from fedweave.testing.contract import CLOSE, SOME, assert_close
@@ -158,6 +159,18 @@ def test_one_client_at_a_time_may_read_values() -> None:
     settings, state = Settings(rounds=1), begin(method, federation, 0, Loop())
     one, other = (run_round(method, state, federation, settings, Loop(kernel=kernel)) for kernel in (False, True))
     assert_close(one[0], other[0], 0.0)
+
+
+def test_what_a_client_gives_twice_takes_memory_once() -> None:
+    """As in the plain loop: a model that is uploaded, kept and evaluated is one tensor, not three."""
+    _, federation = (make() for make in tiny.TASKS["rows"])
+    cohort = evaluation_cohort(federation, 0, 0)
+    wide = torch.ones(len(cohort), trees.LARGE)
+    for executor in (Loop(), Loop(kernel=True)):
+        upload, state, same = executor.map(lambda row, data: (*[row * data.size] * 2, row), (wide,), cohort)
+        assert upload.data_ptr() == state.data_ptr()
+        assert same is wide
+        assert torch.equal(state[:, 0], federation.sizes)
 
 
 def test_blocks_of_padding_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:

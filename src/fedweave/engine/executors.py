@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from fedweave.client.data import ClientData
 from fedweave.client.execution_mode import ExecutionMode, NotCovered, use_mode
@@ -94,7 +96,7 @@ class Loop(Executor):
             if self.kernel:
                 with suppress(NotCovered, BadInput, RuntimeError):
                     stack = trees.tree_map(lambda t: t[None], args)
-                    return trees.tree_map(lambda t: t[0], _run_stacked(function, stack, cohort.chunk(i, i + 1), KERNEL))
+                    return _take_only(_run_stacked(function, stack, cohort.chunk(i, i + 1), KERNEL), args)
             return function(*args, cohort.client_data(i))
 
         results = map(keep, self._map_clients(run_client, len(cohort)))
@@ -178,6 +180,24 @@ def _run_stacked(function: Callable[..., Tree], slices: tuple[Tree, ...], part: 
 
     with use_mode(mode), use_products(part.federation.ids.device.type), guards.forbid_values():
         return map_stacked(run_client, (slices, part.client_tensors()), len(part))
+
+
+def _take_only(stacks: Tree, args: Tree) -> Tree:
+    """The tree of the one client in `stacks` [1, ...], as this client alone would give it.
+
+    What is one tensor for the client is one here, or that of `args`; no other is a view. So large tensors are moved and
+    not copied.
+    """
+    taken = {_place(tensor): tensor for tensor in tree_leaves(args)}
+
+    def take(stack: Tensor) -> Tensor:
+        return taken.setdefault(_place(stack[0]), stack[0].data)
+
+    return trees.tree_map(take, stacks)
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def halve(size: int) -> int:
