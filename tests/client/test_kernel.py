@@ -1,7 +1,7 @@
 """The kernel in training and evaluation: programs, solvers, what it does not cover, and the folder of its code."""
 
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,21 @@ import torch
 from torch import Tensor
 
 from fedweave.client import kernel_forward, kernel_steps
+from fedweave.client.data import ClientData
+from fedweave.client.execution_mode import ExecutionMode, use_mode
 from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.evaluation import evaluate
 from fedweave.engine.executors import Batched, Loop, Processes
+from fedweave.engine.protocol import ClientState, Update
 from fedweave.engine.records import Report, Settings
 from fedweave.engine.start import begin
 from fedweave.files import stored
+from fedweave.methods.fedavg import FedAvg
 from fedweave.models.mlp import MLP
 from fedweave.tensors import native
+from fedweave.tensors.mapping import map_stacked
+from fedweave.tensors.trees import Tree
 from fedweave.testing.contract import CLOSE, SOME, assert_close
 
 pytestmark = pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
@@ -133,6 +139,38 @@ def test_what_is_not_covered_runs_as_stacked_clients_do_and_says_so() -> None:
     assert_close(scores, others, 0.0)
     one, other = (run_round(method, state, federation, settings, Loop(kernel=kernel))[0] for kernel in (False, True))
     assert_close(one, other, 0.0)
+
+
+class Branching(FedAvg):
+    """A method that reads a value, which stacked clients cannot have."""
+
+    def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
+        update = super().client_update(shared, own, client, data)
+        assert update.loss is not None
+        return update._replace(loss=update.loss + 1 if update.loss > 0 else update.loss)
+
+
+def test_one_client_at_a_time_may_read_values() -> None:
+    """What stacked clients cannot do is no error of a method whose clients are computed one by one."""
+    task, federation = (make() for make in tiny.TASKS["rows"])
+    method = tiny.method("fedavg", task, "rows")
+    method = Branching(**{field.name: getattr(method, field.name) for field in fields(method)})
+    settings, state = Settings(rounds=1), begin(method, federation, 0, Loop())
+    one, other = (run_round(method, state, federation, settings, Loop(kernel=kernel)) for kernel in (False, True))
+    assert_close(one[0], other[0], 0.0)
+
+
+def test_blocks_of_padding_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small clients beside a large one; padding has the output of the client's first row, and not that of row 0."""
+    monkeypatch.setattr(kernel_forward, "BLOCK", 4)
+    table, rows = torch.randn(9, 3), torch.full((3, 10), -1)
+    rows[0], rows[1, 5:7] = torch.arange(9).roll(-1).repeat(2)[:10], torch.tensor([3, 8])
+    with use_mode(ExecutionMode(kernel=True)):
+        outputs = map_stacked(lambda r: kernel_forward.run_forward(lambda i: 2 * table[i.clamp(min=0)], r), rows, 3)
+    expected = 2 * table[rows.clamp(min=0)]
+    expected[1], expected[2] = 2 * table[3], 0
+    expected[1, 6] = 2 * table[8]
+    assert torch.equal(outputs, expected)
 
 
 @pytest.fixture

@@ -141,6 +141,9 @@ def test_normalisations_match_their_definitions() -> None:
     assert np.allclose([scaled.mean((1, 2)), scaled.std((1, 2))], [[0] * 3, [1] * 3], atol=1e-5)
     scaling = {"name": "standard", "mean": [0.1, 0.2, 0.3], "std": [0.5, 0.5, 0.5]}
     assert np.allclose(data.normalise(pictures, halves, scaling)[:, 1], (pixels[:, 1] / 255 - 0.2) / 0.5, atol=1e-6)
+    turned = Dataset("p", "images", pixels.reshape(8, 2, 2, 3).transpose(0, 3, 1, 2), np.zeros(8, np.int64), 1)
+    for name in ("none", "standard"):  # the kernel would copy images whose channels come last for every client
+        assert data.normalise(turned, halves, name).flags.c_contiguous
     graph = data.load("digits-graph", "unused")
     assert np.allclose(data.normalise(graph, halves, "rows").sum(1), 1, atol=1e-5)
     values = np.array([[0, 1, 2, 3, 4, 5, 60, 70], [5, 5, 5, 5, 5, 5, 1, 9]], np.float32)

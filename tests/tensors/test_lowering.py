@@ -132,6 +132,8 @@ CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
     "batch normalisation": lambda t: [
         F.batch_norm(images(t, 5, 3), t["c"][:3], t["d"][:3].abs(), t["c"][3:6], t["c"][6:9], training=True),
         F.batch_norm(t["b"], t["d"].clone(), t["d"].abs(), eps=0.1),
+        F.instance_norm(images(t, 5, 3)),
+        *gradient(lambda a: F.batch_norm(a, None, None, training=True).tanh().sum(), t["a"]),
         *gradient(
             lambda a, c: F.batch_norm(a, c.detach(), c.detach().abs(), c, training=True).tanh().sum(), t["a"], t["c"]
         ),

@@ -21,7 +21,11 @@ _PROGRAMS: dict[Hashable, Recorded | None] = {}
 
 
 def run_forward(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """`function(rows)` without gradients; by the kernel if stacked clients run with it and it covers the function."""
+    """`function(rows)` without gradients; by the kernel if stacked clients run with it and it covers the function.
+
+    Args:
+        rows: int64 [B]; for rows of −1, the output is that of another row, or zeros where there is no other.
+    """
     if not (current_mode().kernel and rows.device.type == "cpu" and can_leave()):
         return function(rows)
     captured = capture(function)
@@ -51,12 +55,17 @@ def _run_stacked(captured: Capture, clients: int, stacks: list[Tensor], is_stack
         if found is None:
             return None
         program, real, shape, dtype = found
-        output = torch.empty(clients, blocks * shape[0], *shape[1:], dtype=dtype)
+        output = torch.zeros(clients, blocks * shape[0], *shape[1:], dtype=dtype)
         inputs = [(x, x[0].numel() if own else 0, 0) for x, own in zip(stacks, is_stacked, strict=True)]
         inputs[0] = (rows.narrow(axis, start, size), inputs[0][1], size * rows.stride(axis))
-        native.run(program, real, inputs, [(output, output[0].numel(), shape.numel())], (clients, blocks))
+        native.run(program, real, inputs, [(output, output[0].numel(), shape.numel())], (clients, blocks), rows=0)
         outputs.append(output)
-    return torch.cat(outputs, 1)
+    output = torch.cat(outputs, 1)
+    # Blocks of padding are left out: the largest client may have a hundred times the rows of the others.
+    is_padding = (rows < 0).expand(clients, count)
+    first = output[torch.arange(clients), (~is_padding).int().argmax(1)]
+    output[is_padding] = first[is_padding.nonzero()[:, 0]]
+    return output
 
 
 def _find_program(captured: Capture, stacks: list[Tensor], is_stacked: tuple[bool, ...]) -> Recorded | None:

@@ -171,15 +171,14 @@ class Task(ABC):
             return invoke(self.template, model, method, inputs, **options).to(self.dtype)
 
     def predict(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
-        """Outputs in evaluation mode for `rows` [B]; padding rows give the output of row 0."""
-        return self._run_in_chunks(lambda r: self.forward(model, data, r), rows)
+        """Outputs in evaluation mode for `rows` [B]; padding rows give the output of another row."""
+        return self._run_in_chunks(lambda r: self.forward(model, data, r.clamp(min=0)), rows)
 
     def features(self, model: Params, data: ClientData, rows: Tensor) -> Tensor:
         """Penultimate features [B, D] in evaluation mode."""
-        return self._run_in_chunks(lambda r: self.forward(model, data, r, method="features"), rows)
+        return self._run_in_chunks(lambda r: self.forward(model, data, r.clamp(min=0), method="features"), rows)
 
     def _run_in_chunks(self, run: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-        rows = rows.clamp(min=0)
         # `shape` stays symbolic when the model is exported; `len` and `split` would fix the number of rows.
         parts = [rows] if rows.shape[0] <= CHUNK else rows.split(CHUNK)
         with torch.no_grad():

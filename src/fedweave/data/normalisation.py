@@ -65,8 +65,8 @@ class Scaling:
         return subtracted, divisor
 
     def _widen(self, x: np.ndarray) -> np.ndarray:
-        """A copy of stored features in the type of the numbers."""
-        return to_float32(x) if x.dtype == np.uint8 else np.array(x, dtype=self.subtracted.dtype)
+        """A copy of stored features in the type of the numbers, without gaps in memory."""
+        return to_float32(x) if x.dtype == np.uint8 else np.array(x, dtype=self.subtracted.dtype, order="C")
 
     def _scale(self, x: np.ndarray, subtracted: np.ndarray, divisor: np.ndarray) -> np.ndarray:
         if not self.rows and not subtracted.any() and (divisor == 1).all():
@@ -136,10 +136,10 @@ def _check_numbers(option: str, value: Any) -> None:
 
 
 def to_float32(x: np.ndarray) -> np.ndarray:
-    """A float32 copy of stored features; images of bytes are divided by 255."""
+    """A float32 copy of stored features, without gaps in memory; images of bytes are divided by 255."""
     if x.dtype == np.uint8:
-        return (np.arange(256) / 255.0).astype(np.float32)[x]
-    return np.array(x, dtype=np.float32)
+        return (np.arange(256) / 255.0).astype(np.float32)[np.ascontiguousarray(x)]
+    return np.array(x, dtype=np.float32, order="C")
 
 
 def _to_float64(x: np.ndarray) -> np.ndarray:

@@ -78,7 +78,11 @@ class Executor(ABC):
 
 @dataclass(frozen=True)
 class Loop(Executor):
-    """One client after the other, without padding; with `kernel`, what it does not cover runs as without it."""
+    """One client after the other, without padding; with `kernel`, what it does not cover runs as without it.
+
+    So does code that works for one client alone, as it reads the value of a tensor. An error with another reason is
+    raised again.
+    """
 
     kernel: bool = field(default=False, kw_only=True)
 
@@ -88,7 +92,7 @@ class Loop(Executor):
         def run_client(i: int) -> Tree:
             args = trees.read_at(stacked, i)
             if self.kernel:
-                with suppress(NotCovered):
+                with suppress(NotCovered, BadInput, RuntimeError):
                     stack = trees.tree_map(lambda t: t[None], args)
                     return trees.tree_map(lambda t: t[0], _run_stacked(function, stack, cohort.chunk(i, i + 1), KERNEL))
             return function(*args, cohort.client_data(i))

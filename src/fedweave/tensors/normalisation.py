@@ -54,12 +54,13 @@ def _batch_forward(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    mean: Tensor,
-    var: Tensor,
+    mean: Tensor | None,
+    var: Tensor | None,
     training: bool,
     momentum: float,
     eps: float,
 ) -> Norm:
+    """The running `mean` and `var` may be absent in training, as in instance normalisation."""
     axes = [0, *range(2, x.ndim)]
     batch_mean, batch_var = mean, var
     if training:
@@ -67,8 +68,11 @@ def _batch_forward(
         batch_mean = x.mean(axes)
         centred = x - _over_channels(batch_mean, x)
         batch_var = (centred * centred).mean(axes)
-        mean.add_(momentum * (batch_mean - mean))
-        var.add_(momentum * (batch_var * (count / max(1, count - 1)) - var))
+        if mean is not None and var is not None:
+            mean.add_(momentum * (batch_mean - mean))
+            var.add_(momentum * (batch_var * (count / max(1, count - 1)) - var))
+    assert batch_mean is not None
+    assert batch_var is not None
     scale = (batch_var + eps).sqrt().reciprocal()
     factor = scale if weight is None else scale * weight
     out = (x - _over_channels(batch_mean, x)) * _over_channels(factor, x)
