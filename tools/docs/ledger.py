@@ -113,7 +113,7 @@ def _best(row: published.Row) -> Candidate:
 
 
 def _mean_of_columns(row: published.Row) -> Candidate:
-    """The mean over the printed settings of a data set, where each has a full number; its state is that of the worst."""
+    """The mean over the printed settings of a data set, if each has a full number; its state is that of the worst."""
     same = [other for other in published.rows(row.paper) if other._replace(setting=MEAN)[:6] == row[:6]]
     parts = [_best(other) for other in same if other.setting != MEAN]
     if not all(part.state in (FULL, ONE_SEED) for part in parts):
