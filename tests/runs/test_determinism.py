@@ -317,11 +317,12 @@ def test_repetitions_of_a_small_run_need_no_processes(monkeypatch: pytest.Monkey
 
 
 PROGRAM = """
-import sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
+import os, sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
 import torch; torch.set_num_threads(1)
 from fedweave.runs import repetition
 from tests.runs.test_determinism import prepared, digest
-print(digest(repetition.run_repetition(prepared("digits-fedaghn"), 0)))
+print(digest(repetition.run_repetition(prepared("digits-fedaghn"), 0)), flush=True)
+os._exit(0)
 """
 
 
