@@ -90,8 +90,8 @@ class ImportWalk:
         return self._resolved[use, places]
 
 
-# The last walk from the same files, whose result is right until one of the files that decided it changes.
-_walks: dict[tuple[frozenset[Path], tuple[Root, ...]], tuple[ImportWalk, tuple[Path, ...]]] = {}
+# (Files, places) -> the states that decided the last result for them, which is right until one changes, and the result.
+_found: dict[tuple[frozenset[Path], tuple[Root, ...]], tuple[dict[Path, State | None], tuple[Path, ...]]] = {}
 
 
 def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
@@ -107,9 +107,8 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
     waiting = [Path(file).resolve() for file in of]
     key = frozenset(waiting), places
-    last, found = _walks.get(key, (None, ()))
-    if last and all(find_state(file) == state for file, state in last.states.items()):
-        return found
+    if key in _found and all(find_state(file) == state for file, state in _found[key][0].items()):
+        return _found[key][1]
     walk, seen = ImportWalk(places), set[Path]()
     with _stored_facts():
         while waiting:
@@ -117,9 +116,8 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
             if file not in seen:
                 seen.add(file)
                 waiting += _direct_imports(file, walk)
-    found = tuple(sorted(seen))
-    _walks[key] = walk, found
-    return found
+    _found[key] = walk.states, tuple(sorted(seen))
+    return _found[key][1]
 
 
 def digest(files: Iterable[Path]) -> str:
@@ -141,12 +139,16 @@ def is_own(file: Path) -> bool:
     return file.is_relative_to(PACKAGE)
 
 
-@cache
 def label(file: Path) -> str:
     """The name of a file in a list: with its folders below the package, elsewhere with its own folder only."""
     if not is_own(file):  # most are, and to resolve one takes ten times as long as the rest
         file = file.resolve()
-    return str(file.relative_to(PACKAGE.parent) if is_own(file) else Path(file.parent.name, file.name))
+    return _own_label(file) if is_own(file) else str(Path(file.parent.name, file.name))
+
+
+@cache
+def _own_label(file: Path) -> str:
+    return str(file.relative_to(PACKAGE.parent))
 
 
 def find_state(file: Path) -> State | None:
