@@ -21,7 +21,8 @@ WORKLOADS = ("cnn", "lenet16", "mlp", "tpt", "gcn", "gru")
 PEERED = {"cnn", "lenet16", "mlp"}  # workloads that the peers' simulators take unchanged
 # Convolutions are never stacked on a CPU: stacked ones take about twice the loop's time.
 STACKED = {"mlp", "tpt", "gcn", "gru"}
-SMALL = {"mlp", "tpt", "gru"}  # whose steps the kernel covers
+SMALL = {"mlp", "tpt", "gru"}  # whose rounds JAX has, too
+COVERED = {*SMALL, "lenet16"}  # whose steps the kernel takes
 ELSEWHERE = {"pfl", "flwr"}  # whose rounds are timed by the clock alone
 CONVOLUTIONAL = {"cnn", "lenet16"}  # `train.precision: bfloat16`, clients in sequence
 PEERS_PYTHON = Path(".peers/bin/python")
@@ -34,7 +35,7 @@ def contestants(workload: str, threads: int = 1) -> Iterator[tuple[str, str]]:
         "loop": True,
         "processes": threads > 1 and workload not in STACKED,
         "batched": workload in STACKED,
-        "kernel": workload in SMALL,
+        "kernel": workload in COVERED,
         "bfloat16": workload in CONVOLUTIONAL,
     }
     enabled = {"raw": True, **executors}

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.coverage`: whose local steps the kernel covers, for dense models of rows and of series.
+"""`python -m benchmarks.coverage`: whose local steps the kernel covers, for models of rows, images and series.
 
 Every method trains for one round with three clients and its default settings. An empty cell is a kind of data that the
-method does not take; otherwise the operation that the kernel lacks is named. Convolutions and graphs are not covered.
+method does not take; otherwise the operation that the kernel lacks is named. Graphs are not covered.
 """
 
 import warnings
@@ -20,6 +20,7 @@ from fedweave.methods import METHODS
 
 KINDS = {
     "rows": partial(images, "mlp", 3, shape=(4,), samples=20),
+    "images": partial(images, "moon", 3, shape=(1, 20, 20), samples=20),
     "series": partial(sensors, clients=3, length=2000, window=3, horizon=2, steps=1),
 }
 PREFIX = "steps run without the kernel: "
@@ -44,9 +45,10 @@ def coverage(name: str, kind: str) -> str:
 
 def main() -> None:
     """Print the table."""
-    print(f"{'local steps by the kernel':28}{'rows':50}series")
+    print(f"{'local steps by the kernel':28}{''.join(f'{kind:30}' for kind in KINDS)}".rstrip())
     for name in sorted(METHODS):
-        print(f"{name:28}{coverage(name, 'rows'):50}{coverage(name, 'series')}".rstrip(), flush=True)
+        cells = "".join(f"{coverage(name, kind):30}" for kind in KINDS)
+        print(f"{name:28}{cells}".rstrip(), flush=True)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from . import (
     studies,
 )
 from .answers import recall
+from .repeated_options import refuse_repeated_options
 
 app = typer.Typer(
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
@@ -135,6 +136,8 @@ def list_(
 
     listing.show(out, recall(("list", what, name, used), work_out))
 
+
+refuse_repeated_options(app)
 
 if __name__ == "__main__":
     program()

@@ -1,5 +1,6 @@
 """Commands for the results of studies: reports, searches, and the record in MLflow."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,12 +10,17 @@ app = typer.Typer()
 
 @app.command()
 def report(
-    study: Annotated[str, typer.Argument(help="a study; default: that of params.yaml")] = "",
+    study: Annotated[
+        str,
+        typer.Argument(
+            help="a study, or a folder of `fedweave compare` or `recommend`; default: the study of params.yaml"
+        ),
+    ] = "",
     metric: Annotated[
         str, typer.Option(help="another metric, computed from stored predictions, in report-METRIC.html")
     ] = "",
 ) -> None:
-    """Build results/<study>/report.html and print the leaderboard."""
+    """Build report.html in results/<study>, or in a folder of results, and print the leaderboard."""
     import fedweave as fw
 
     from .. import paths
@@ -22,12 +28,34 @@ def report(
     from ..stages import report as stage
 
     folder = paths.RESULTS / study
+    if study and not folder.is_dir() and Path(study).is_dir():
+        folder = Path(study)
+    if study:
+        place, results = folder.parent.resolve() / folder.name, paths.RESULTS.resolve()
+        if not place.is_relative_to(results):
+            _report_own(folder, metric)
+            return
+        study = str(place.relative_to(results))
     if study and (folder / "partitions").is_dir():  # a folder of `fedweave run`, for which no stage makes the tables
         fw.load(folder).save(folder)
     if metric:
         stage.build_with_metric(study, metric)
     else:
         leaderboard.show_stored(*stage.build(study))
+
+
+def _report_own(folder: Path, metric: str) -> None:
+    """The report of a user's own data, as the command printed it that wrote `folder`."""
+    import fedweave as fw
+    from fedweave.recommendation.result import FACTS, FOLDER
+
+    from . import own_data, recommend
+
+    if (folder / FOLDER / FACTS).is_file() and not metric:
+        recommend.show(fw.Recommendation.load(folder))
+        return
+    comparison = fw.load(folder)
+    own_data.show(comparison.with_metric(metric) if metric else comparison)
 
 
 @app.command()

@@ -119,9 +119,12 @@ def _check_folder(study: Study) -> None:
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Allow one synchronisation at a time: two would log everything twice."""
+    """Allow one synchronisation at a time: two would log everything twice. It leaves no connection open."""
     with hold_lock(STATE / "mlflow.lock"):
-        yield
+        try:
+            yield
+        finally:
+            writer.close_connections()
 
 
 if __name__ == "__main__":

@@ -142,12 +142,27 @@ def _configure_sqlite(connection: Any, _: Any) -> None:
         )
 
 
+def close_connections() -> None:
+    """Close MLflow's connections to databases, which it opens again when it needs them.
+
+    With the last one SQLite writes its log into the file of the database, so that a copy of that file alone is whole.
+    """
+    for engine in _engines():
+        engine.dispose()
+
+
 def _forget_connections() -> None:
     """Let a forked process make new connections; it must neither use nor close those of its parent."""
-    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
-
-    for engine in SqlAlchemyStore._engine_map.values():
+    for engine in _engines():
         engine.dispose(close=False)
+
+
+def _engines() -> list[Engine]:
+    """What MLflow uses for databases in this process."""
+    from mlflow.store.model_registry import sqlalchemy_store as registry
+    from mlflow.store.tracking import sqlalchemy_store as tracking
+
+    return [engine for store in (tracking, registry) for engine in [*store.SqlAlchemyStore._engine_map.values()]]
 
 
 @cache

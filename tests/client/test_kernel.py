@@ -14,7 +14,7 @@ from fedweave.client import kernel_forward, kernel_steps
 from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.evaluation import evaluate
-from fedweave.engine.executors import Batched, Loop
+from fedweave.engine.executors import Batched, Loop, Processes
 from fedweave.engine.records import Report, Settings
 from fedweave.engine.start import begin
 from fedweave.files import stored
@@ -76,6 +76,15 @@ def test_two_rounds_have_the_same_bits_in_any_chunks() -> None:
     assert_close((last(0).state.clients, last(0).loss), (last(2).state.clients, last(1).loss), 0.0)
 
 
+def test_images_have_the_same_bits_in_any_chunks_and_processes() -> None:
+    task, federation = (make() for make in tiny.TASKS["images"])
+    method = tiny.method("ditto", replace(task, augment=0), "images")
+    executors = (Loop(kernel=True), KERNEL, Batched(2, kernel=True), Processes(2, kernel=True))
+    first, *others = ([*run(method, federation, SOME, executor)][-1] for executor in executors)
+    for other in others:
+        assert_close((first.state.clients, first.loss), (other.state.clients, other.loss), 0.0)
+
+
 def test_the_step_that_is_recorded_trains_no_client() -> None:
     """Tensors of a single client may fill their memory, so that a part of them is no copy."""
     task, federation = (make() for make in tiny.TASKS["rows"])
@@ -111,7 +120,7 @@ class Smooth(MLP):
 
 
 def test_what_is_not_covered_runs_as_stacked_clients_do_and_says_so() -> None:
-    """Steps with one warning; both have the bits of `batched`."""
+    """Steps with one warning; both have the bits of `batched`, and those of `loop` one client at a time."""
     task, federation = (make() for make in tiny.TASKS["rows"])
     task = replace(task, build=lambda: Smooth((6,), tiny.CLASSES, hidden=5))
     method, settings = tiny.method("fedavg", task, "rows"), Settings(rounds=1)
@@ -122,6 +131,8 @@ def test_what_is_not_covered_runs_as_stacked_clients_do_and_says_so() -> None:
     assert_close(kernel, plain, 0.0)
     scores, others = (evaluate(method, plain, federation, settings, executor)[0] for executor in (Batched(), KERNEL))
     assert_close(scores, others, 0.0)
+    one, other = (run_round(method, state, federation, settings, Loop(kernel=kernel))[0] for kernel in (False, True))
+    assert_close(one, other, 0.0)
 
 
 @pytest.fixture

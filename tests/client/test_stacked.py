@@ -291,7 +291,7 @@ def test_large_results_that_differ_in_form_are_stacked_like_small_ones() -> None
 
 def test_auto_selects_by_kind_size_and_length() -> None:
     """On a CPU, convolutions and large dense models run one client per core, and very large models in sequence. Small
-    models are stacked, and the kernel runs long trainings.
+    models are stacked, and the kernel runs long trainings of them and of small convolutions without batch norm.
 
     On a GPU all are stacked. They are recorded unless they are large or `batched` requests plain steps.
     """
@@ -313,6 +313,9 @@ def test_auto_selects_by_kind_size_and_length() -> None:
     assert pick(small, steps=1000) == pick(build("gru", (12, 2), 12), steps=1000) == long
     assert pick(small, steps=999) == "batched"
     assert describe(choose_executor("kernel", small, "cuda")) == pick(small, device="cuda")
+    images = f"kernel, {per_core}".removesuffix(", loop") if native.find_compiler() else per_core
+    assert pick(lenet, steps=100) == images
+    assert pick(lenet, steps=99) == pick(build("aghn_cnn", (3, 32, 32), 10), steps=10**6) == per_core
     assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
     assert pick(build_method("fedsage", "nodes").network) == "batched"
     assert pick(build_method("fedsage", "nodes", wide=20_000).network) == per_core

@@ -455,5 +455,6 @@ def test_settings_without_support_for_secure_aggregation_are_refused(train, word
 
 def test_a_clients_file_of_another_version_is_refused(tmp_path):
     save_tensors(tmp_path / "client-0.pt", {"version": 2, "client": 0, "rows": {}})
-    with pytest.raises(BadInput, match=r"client-0\.pt: version 2, but this fedweave reads 1; write it again"):
+    with pytest.raises(BadInput) as caught:
         client_data.read(tmp_path / "client-0.pt")
+    assert str(caught.value) == f"{tmp_path}/client-0.pt: version 2, but this fedweave reads 1; write it again"

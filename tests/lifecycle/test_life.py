@@ -86,6 +86,16 @@ def deployed(version: int, traffic: int = 100) -> Deployed:
     return Deployed(version, "fedavg", version, "", traffic, ChallengePlan(patience=4, per_year=4))
 
 
+def test_a_wrong_value_in_the_file_of_roles_is_named_with_the_file(tmp_path: Path) -> None:
+    """Not as a damaged file, as its own line says what is wrong."""
+    roles.write_roles(tmp_path, Roles(champion=deployed(1)))
+    text = (tmp_path / ROLES).read_text(encoding="utf-8")
+    (tmp_path / ROLES).write_text(text.replace('"patience": 4', '"patience": 9'), encoding="utf-8")
+    with pytest.raises(BadInput) as caught:
+        roles.read_roles(tmp_path)
+    assert str(caught.value) == f"{tmp_path / ROLES}: patience: 9 is not between 1 and per_year, 4 deliveries"
+
+
 def scored(differences: list[float], spread: float = 1.0) -> pd.DataFrame:
     """A record of eight clients in deliveries from the third on, with these mean differences."""
     entries: list[dict[str, Any]] = []

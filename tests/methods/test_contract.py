@@ -71,13 +71,20 @@ def test_executors_agree(name: str, kind: str) -> None:
 @pytest.mark.filterwarnings("ignore:steps run without the kernel")
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_the_kernel_agrees(name: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """loop = kernel, and the kernel covers whatever layers of dense models do in a method."""
+    """loop = kernel, and the kernel covers whatever dense and convolutional layers do in a method."""
     programs: dict[Any, Any] = {}
     monkeypatch.setattr(kernel_steps, "_PROGRAMS", programs)
-    final = reference(name, kind)[-1]
-    result = run_to_end(*objects(name, kind), SOME, Batched(kernel=True))
-    assert_close(result, (final.state, final.scores), contract.CLOSE, "one client at a time, and the kernel")
-    if kind in ("rows", "series"):
+    method, federation = objects(name, kind)
+    if kind == "images":  # the kernel does not move images
+        method = replace(method, task=replace(method.task, augment=0))
+        expected = run_to_end(method, federation, SOME, Loop())
+    else:
+        final = reference(name, kind)[-1]
+        expected = (final.state, final.scores)
+    for executor in (Batched(kernel=True), *([Loop(kernel=True)] if kind == "images" else [])):
+        result = run_to_end(method, federation, SOME, executor)
+        assert_close(result, expected, contract.CLOSE, f"one client at a time, and {executor}")
+    if kind != "nodes":
         # FedCP draws numbers in float32 beside these in float64.
         assert (None in programs.values()) == (name == "fedcp")
 

@@ -1,6 +1,7 @@
 """PeFLL: the server's step compared with autograd through both networks, and newcomers."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import tiny
@@ -11,13 +12,15 @@ from torch.nn import functional as F
 
 from fedweave.engine.engine import run_round
 from fedweave.engine.evaluation import evaluate
-from fedweave.engine.executors import Loop
+from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.protocol import Method, Server
 from fedweave.engine.records import Settings
 from fedweave.engine.start import add_newcomers, begin
 from fedweave.families.networks import TargetHypernetwork
+from fedweave.models.mlp import MLP
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
+from fedweave.testing.contract import CLOSE, assert_close
 
 SETTINGS = Settings(rounds=1, seed=SEED)
 PLAIN = {"server_optimizer": "sgd", "server_momentum": 0.0, "server_clip": 0.0, "server_lr": 1.0}
@@ -98,3 +101,11 @@ def test_newcomers_have_a_model_before_they_train() -> None:
     assert (models["pre"]["fc1.weight"][3] - models["pre"]["fc1.weight"][4]).abs().max() > 1e-4
     longer = build_method("pefll", embedding_size=7)
     assert begin(longer, FED, SEED, Loop()).server["fixed"]["embeddings"].shape == (tiny.CLIENTS, 7)
+
+
+def test_stacked_clients_may_have_wide_layers() -> None:
+    """A head of the hypernetwork with more outputs than it computes at once outside of a stack."""
+    method = build_method("pefll")
+    method = replace(method, task=replace(method.task, build=lambda: MLP((6,), tiny.CLASSES, hidden=500)))
+    rounds = [run_round(method, begin(method, FED, SEED, each), FED, SETTINGS, each)[0] for each in (Loop(), Batched())]
+    assert_close(rounds[1], rounds[0], CLOSE)

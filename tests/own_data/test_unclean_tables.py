@@ -134,6 +134,7 @@ LABELS = {
     "such as '$1,000.25'": [f"${1 + i % 30},000.25" for i in range(COUNT)],
     "such as '0 kg'": [f"{i % 30} kg" for i in range(COUNT)],
     "such as '0.5%'": [f"{i % 30}.5%" for i in range(COUNT)],
+    "such as '0A'": [f"{i % 30}A" for i in range(COUNT)],  # amperes, or names of seats
 }
 
 
@@ -144,6 +145,7 @@ def test_labels_that_are_mostly_numbers_are_refused(message: str) -> None:
     with pytest.raises(fw.BadInput) as caught:
         fw.Federation.from_pandas(table, **NAMES)
     assert message in str(caught.value)
+    assert str(caught.value).endswith("or say target='classes' (--target classes)")
     x, labels = np.arange(2.0 * COUNT).reshape(COUNT, 2), LABELS[message][:30] * 4
     declared = fw.Federation.from_arrays(x, labels, client=["a"] * COUNT, target="classes")
     whole = fw.Federation.from_arrays(x, [str(i % 20) for i in range(COUNT)], client=["a"] * COUNT)

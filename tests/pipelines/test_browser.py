@@ -173,7 +173,7 @@ def test_prefect_shows_the_flow_run_and_its_stages(site: Site) -> None:
 
 
 def test_prefect_shows_the_leaderboard_figures_and_links_to_mlflow(site: Site) -> None:
-    site.page(artifact(site, "leaderboard"), "FedAvg", ", accuracy %", "worst 10 %", "nothing to compare with")
+    site.page(artifact(site, "leaderboard"), "FedAvg", ", accuracy %", "vs FedAvg-FT", "nothing to compare with")
     figures = site.page(artifact(site, "figures"), "data:image/svg+xml;base64,", "data:image/png;base64,")
     assert figures.count("<img ") >= 3
     links = site.page(artifact(site, "mlflow"), "the runs on digits in MLflow", f"{site.mlflow}/#/experiments/")

@@ -5,9 +5,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import fedweave as fw
-from fedweave.pipelines.commands import data_options, own_data
+from fedweave.pipelines.commands import data_options, main, own_data
 from fedweave.pipelines.commands.data_options import parse_options
 
 LEFT_OUT: dict[str, Any] = {"features": None, "exclude": None, "shares": "", "text": None, "val": None, "embed": None}
@@ -48,6 +50,34 @@ def test_an_option_of_columns_may_be_repeated() -> None:
     parsed = parse_options(label="y", **{**LEFT_OUT, **given})
     assert parsed["exclude"] == ["a", "b", "c"]
     assert parsed["text"] == {"d": 64, "e": 256}
+
+
+def list_commands(group: Any) -> dict[str, Any]:
+    """The commands of a group and of its groups, by their words."""
+    inside = [
+        (name, list_commands(one) if hasattr(one, "commands") else {"": one}) for name, one in group.commands.items()
+    ]
+    return {f"{name} {rest}".strip(): command for name, commands in inside for rest, command in commands.items()}
+
+
+COMMANDS = list_commands(typer.main.get_command(main.app))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_an_option_of_one_value_is_given_once(words: str) -> None:
+    """The last one alone would count otherwise, without a word. Lists and flags may be repeated."""
+    for option in COMMANDS[words].params:
+        if option.param_type_name == "option" and not option.is_flag and not option.multiple:
+            for name in option.opts:
+                error = CliRunner().invoke(main.app, [*words.split(), name, "1", f"{name}=2"]).exception
+                assert isinstance(error, fw.BadInput), (name, error)
+                assert str(error) == f"{option.opts[0]}: is given 2 times, but takes one value; give it once"
+
+
+def test_flags_and_lists_may_be_repeated() -> None:
+    flags = ["--resume", "--no-resume", "--exclude", "a", "--exclude", "b"]
+    done = CliRunner().invoke(main.app, ["compare", *flags, "no.csv", "--client", "c", "--label", "y", "--out", "out"])
+    assert str(done.exception).startswith("no.csv: "), done.exception
 
 
 def test_texts_may_have_a_comma_in_their_name() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave.pipelines.commands import listing, main, own_data, recommend, studies
+from fedweave.pipelines.commands import listing, main, own_data, recommend, records, studies
 from tests.fake_results import ARMS, write_study
 
 SETTINGS: dict[str, Any] = {"client": "dest", "label": "late", "methods": ["local", "ditto"], "rounds": 3, "seeds": 2}
@@ -100,6 +100,25 @@ def test_compare_prints_the_leaderboard_sentences_and_warnings(
         assert text in printed
 
 
+def test_the_report_of_a_folder_is_made_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the path of the folder, which is no study of a project; another metric is on a page of its own."""
+    monkeypatch.chdir(folder)
+    Path("out/report.html").unlink()
+    before = {path.name for path in folder.iterdir()}
+    records.report("out")
+    printed = capsys.readouterr().out
+    assert Path("out/report.html").is_file()
+    assert "Ditto" in printed
+    assert printed.endswith("out/report.html shows everything\n")
+    records.report(str(folder / "out"), metric="log_loss")
+    assert "out/report-log_loss.html shows everything" in capsys.readouterr().out
+    assert {path.name for path in folder.iterdir()} == before
+    with pytest.raises(fw.BadInput, match="results/nowhere: there is no such folder of results"):
+        records.report("nowhere")
+
+
 def test_rows_of_the_client_are_predicted_alone(
     folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -149,6 +168,23 @@ def test_a_column_of_unknown_values_is_named(folder: Path, capsys: pytest.Captur
     )
     assert first == f"warning: {line}"
     assert second.startswith("ditto of BOS ")
+
+
+def test_numbers_unlike_those_of_training_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One line for infinite ones and one for another unit, with their counts; rows as in training have none."""
+    new = flights(40).drop(columns="late").assign(dest="BOS", distance=0.5)
+    for changed, begins in (
+        ({}, ["ditto of BOS "]),
+        ({3: np.inf, 4: -np.inf}, ["warning: table: column 'distance' is infinite in 2 of 40 rows, and ", "ditto"]),
+        ({3: -999}, ["warning: table: column 'distance' is far from training (mean ", "ditto"]),
+    ):
+        new.assign(distance=[changed.get(i, 0.5) for i in range(40)]).to_csv(tmp_path / "new.csv", index=False)
+        own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
+        lines = capsys.readouterr().err.splitlines()
+        assert [line.startswith(begin) for line, begin in zip(lines, begins, strict=True)] == [True] * len(begins)
+    assert lines[0].endswith(") in 1 of 40 rows, such as -999; check its unit")
 
 
 def test_predictions_of_rows_in_another_encoding(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import fedweave as fw
 from benchmarks import recommend_truth as truth
-from fedweave.pipelines.commands import own_data, recommend
+from fedweave.pipelines.commands import own_data, recommend, records
 
 
 @pytest.mark.acceptance  # other tests check the answers themselves
@@ -55,3 +55,9 @@ def test_under_trained_methods_are_not_called_recommended(tmp_path: Path, capsys
     assert "as nothing is recommended yet" in printed
     assert "which is recommended" not in printed
     assert own_data.load_result(out, "", None)[1] == "as nothing is recommended yet"
+    (out / "recommendation.html").unlink()
+    records.report(str(out))
+    again = capsys.readouterr().out
+    assert "Nothing yet, as the methods are under-trained" in again
+    assert again in printed
+    assert (out / "recommendation.html").is_file()

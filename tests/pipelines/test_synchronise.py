@@ -3,12 +3,10 @@
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing
 from pathlib import Path
 
 import fake_results
@@ -43,6 +41,25 @@ def test_an_up_to_date_record_is_recognised_without_mlflow(store: str, tmp_path:
         assert not stamp.is_current(folder, "toy", store)
         tracking.log_study(folder, store)
         assert stamp.is_current(folder, "toy", store)
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_a_copy_of_the_file_of_the_database_has_all_runs(
+    forked: bool, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite's log is no more when a synchronisation has ended, also one in a forked process."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    folder = small(tmp_path / "results" / "toy")
+    results.write(folder)
+    if forked:
+        with synchronise.run_in_fork(folder, "toy"):
+            pass
+    else:
+        synchronise.run_here(folder, "toy")
+    assert not [*tmp_path.glob("*.db-*")]
+    shutil.copy(store.removeprefix("sqlite:///"), tmp_path / "copy.db")
+    found = [{run.info.run_id for run in logged(uri, "toy")} for uri in (f"sqlite:///{tmp_path}/copy.db", store)]
+    assert found[0] == found[1] != set()
 
 
 def test_runs_that_a_user_deletes_or_changes_in_mlflow_are_repaired_by_fedweave_log(store: str, tmp_path: Path) -> None:
@@ -232,8 +249,6 @@ def test_without_changes_no_run_is_read_or_written(store: str, tmp_path: Path) -
     results.write(folder)
     tracking.log_study(folder, store)
     base = Path(store.removeprefix("sqlite:///"))
-    with closing(sqlite3.connect(base)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     before = base.read_bytes()
     env = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     done = subprocess.run([sys.executable, "-c", IDLE], env=env, capture_output=True, text=True, check=True)

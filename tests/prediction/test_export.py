@@ -3,6 +3,8 @@
 import importlib.util
 import subprocess
 import sys
+import warnings
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -145,9 +147,10 @@ def test_another_model_is_not_overwritten(table: tuple[fw.MethodResult, Path], t
             other.export(folder, client)
     assert {path: path.read_bytes() for path in folder.rglob("*.*") if path.is_file()} == before
     assert result.export(folder, "site 1") == folder
-    (tmp_path / exported_model.ABOUT).write_text("{", encoding="utf-8")
-    with pytest.raises(fw.BadInput, match=r"export\.json"):
-        result.export(tmp_path, "site 1")
+    for text in ("{", "null", "{}", "[1]"):
+        (tmp_path / exported_model.ABOUT).write_text(text, encoding="utf-8")
+        with pytest.raises(fw.BadInput, match=r"export\.json: damaged .*; choose an empty folder$"):
+            result.export(tmp_path, "site 1")
 
 
 @pytest.mark.parametrize("method", ["ditto", "knn_per"])
@@ -175,6 +178,14 @@ def test_a_damaged_file_is_named_with_the_way_out(method: str, damage: str, tmp_
     assert len(load_alone(folder).load(folder).predict(rows)) == len(rows)
 
 
+@pytest.mark.parametrize("text", ["null", "{}", "[]", "[1]", '{"program": true}'])
+def test_a_description_of_another_form_is_one_line(text: str, tmp_path: Path) -> None:
+    """Valid JSON, but not what an export writes."""
+    (tmp_path / "export.json").write_text(text, encoding="utf-8")
+    with pytest.raises(exported_model.InputError, match=r"json: cannot be used \(it describes no model\); get "):
+        exported_model.load(tmp_path)
+
+
 def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
     """Vectors of bytes are numbers, and not pixels of an image. A missing value and a text are refused."""
     x = DRAWS.integers(256, size=(60, 3), dtype=np.uint8)
@@ -193,6 +204,23 @@ def test_rows_are_read_as_in_training(tmp_path: Path) -> None:
     ):
         with pytest.raises(exported_model.InputError, match=message):
             model.predict(rows)
+
+
+@pytest.mark.parametrize("kind", ["graph of tables", "forecast"])
+def test_numbers_far_from_training_are_named(kind: str, tmp_path: Path) -> None:
+    """Such as those in another unit, with the same line from the folder of the model."""
+    federation, rows, settings = make_rows(kind)
+    result = fw.fit("local", federation, **{**QUIET, **settings})
+    model = exported_model.load(result.export(tmp_path / "out", "a"))
+    name, count = ("size", "20 of 20") if kind == "graph of tables" else ("sold", "6 of 6")
+    for number, found in ((1.0, []), (1000.0, [count])):
+        for predict in (partial(result.predict, client="a"), model.predict):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                predict(rows.assign(**{name: rows[name] * number}))
+            lines = [str(one.message) for one in caught if "far from training" in str(one.message)]
+            assert [line.split(") in ")[1].split(" rows")[0] for line in lines] == found
+            assert all(line.startswith(f"table: column {name!r} is far from training (mean ") for line in lines)
 
 
 class Net(nn.Module):

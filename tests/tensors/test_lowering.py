@@ -36,6 +36,20 @@ def hashed(rows: Tensor) -> Tensor:
     return ((h >> 30).bitwise_and_((1 << 34) - 1).bitwise_xor_(h) & 1023).to(torch.get_default_dtype())
 
 
+def images(t: Tensors, side: int, channels: int) -> Tensor:
+    """Images [B, channels, side, side] from the numbers of `b`."""
+    numbers = t["b"].flatten()
+    count = len(numbers) // (channels * side * side)
+    return numbers[: count * channels * side * side].reshape(count, channels, side, side)
+
+
+def convolved(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Two convolutions and two poolings; the first has the results of neighbours in one vector."""
+    x = F.conv2d(b[:12, :20].reshape(1, 3, 8, 10), a[:3, :12].reshape(3, 3, 2, 2), c[:3], padding=1)
+    x = F.max_pool2d(F.max_pool2d(x.contiguous(memory_format=torch.channels_last), 2, 1), 2).relu()
+    return F.conv2d(x, a[3:6].flatten()[:36].reshape(2, 3, 3, 2), c[3:5], stride=2, padding=1)
+
+
 def changed_after_its_copy(a: Tensor) -> Tensor:
     source = a * 2
     copy = source.clone()
@@ -105,6 +119,23 @@ CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
             lambda a, c: F.layer_norm(a, (13,), c, c * 2).tanh().sum() + F.layer_norm(a[:, :3], (3,)).exp().sum(),
             *(t["a"], t["c"]),
         ),
+    ],
+    "convolutions": lambda t: [
+        F.conv2d(images(t, 5, 3), t["b"][:4, :12].reshape(4, 3, 2, 2), t["c"][:4]).relu(),
+        F.conv2d(images(t, 5, 3).movedim(-1, 1), t["b"][:2, :15].reshape(2, 5, 3, 1), stride=2, padding=1),
+        F.max_pool2d(images(t, 7, 1), 3, 2),
+        F.max_pool2d(images(t, 3, 2).contiguous(memory_format=torch.channels_last), 2),
+    ],
+    "backward of convolutions": lambda t: gradient(
+        lambda a, b, c: convolved(a, b, c).square().mean(), *(t["a"], t["b"], t["c"])
+    ),
+    "batch normalisation": lambda t: [
+        F.batch_norm(images(t, 5, 3), t["c"][:3], t["d"][:3].abs(), t["c"][3:6], t["c"][6:9], training=True),
+        F.batch_norm(t["b"], t["d"].clone(), t["d"].abs(), eps=0.1),
+        *gradient(
+            lambda a, c: F.batch_norm(a, c.detach(), c.detach().abs(), c, training=True).tanh().sum(), t["a"], t["c"]
+        ),
+        *gradient(lambda a, c: F.batch_norm(a, c.detach(), c.detach().abs(), None, c).tanh().sum(), t["a"], t["c"]),
     ],
     "backward of parts": lambda t: gradient(
         lambda a, b: (F.embedding(t["y"], b)[:, 2:9] @ a[:, 3:10].T)[:, 0].softmax(-1)[1] + normalised(a).sum(),

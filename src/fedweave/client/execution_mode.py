@@ -8,10 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """How stacked steps run: by a `kernel`, client after client; `recorded` as a CUDA graph, on a GPU."""
+    """How stacked steps run: by a `kernel`, client after client; `recorded` as a CUDA graph, on a GPU.
+
+    `alone`: what the kernel does not cover raises `NotCovered`, because the client is better computed without a stack.
+    """
 
     kernel: bool = False
     recorded: bool = False
+    alone: bool = False
+
+
+class NotCovered(Exception):
+    """The kernel does not cover what a client computes."""
 
 
 PLAIN = ExecutionMode()

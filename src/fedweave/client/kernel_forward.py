@@ -7,14 +7,17 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.client.execution_mode import PLAIN, current_mode, use_mode
+from fedweave.client.execution_mode import PLAIN, NotCovered, current_mode, use_mode
 from fedweave.client.kernel_steps import keep, own_memory
 from fedweave.tensors import lowering, native
 from fedweave.tensors.array_programs import ArrayProgram, Unsupported
 from fedweave.tensors.closures import Capture, Rebuild, capture
 from fedweave.tensors.mapping import can_leave, run_outside
 
-_PROGRAMS: dict[Hashable, tuple[ArrayProgram, torch.dtype, torch.Size, torch.dtype] | None] = {}
+BLOCK = 256  # rows at a time, whose intermediate values fit into the cache
+Recorded = tuple[ArrayProgram, torch.dtype, torch.Size, torch.dtype]
+"""A program, the type of its numbers, and form and type of its output."""
+_PROGRAMS: dict[Hashable, Recorded | None] = {}
 
 
 def run_forward(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -24,7 +27,11 @@ def run_forward(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     captured = capture(function)
 
     def run(clients: int, stacks: list[Tensor], is_stacked: tuple[bool, ...]) -> list[Tensor]:
-        output = _run_stacked(captured, clients, stacks, is_stacked) if any(is_stacked) else None
+        if not any(is_stacked):
+            return []
+        output = _run_stacked(captured, clients, stacks, is_stacked)
+        if output is None and current_mode().alone:
+            raise NotCovered
         return [] if output is None else [output]
 
     found = run_outside(run, [rows, *captured.tensors])
@@ -34,6 +41,25 @@ def run_forward(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
 def _run_stacked(captured: Capture, clients: int, stacks: list[Tensor], is_stacked: tuple[bool, ...]) -> Tensor | None:
     """The outputs [P, ...] of all clients; None where the kernel does not cover them."""
     stacks = [stack.contiguous() for stack in stacks]
+    rows, axis = stacks[0], int(is_stacked[0])
+    count = rows.shape[axis]
+    whole = count - count % BLOCK
+    parts = [(0, min(count, BLOCK), max(1, count // BLOCK))] + [(whole, count - whole, 1)] * (0 < whole < count)
+    outputs = []
+    for start, size, blocks in parts:
+        found = _find_program(captured, [rows.narrow(axis, start, size), *stacks[1:]], is_stacked)
+        if found is None:
+            return None
+        program, real, shape, dtype = found
+        output = torch.empty(clients, blocks * shape[0], *shape[1:], dtype=dtype)
+        inputs = [(x, x[0].numel() if own else 0, 0) for x, own in zip(stacks, is_stacked, strict=True)]
+        inputs[0] = (rows.narrow(axis, start, size), inputs[0][1], size * rows.stride(axis))
+        native.run(program, real, inputs, [(output, output[0].numel(), shape.numel())], (clients, blocks))
+        outputs.append(output)
+    return torch.cat(outputs, 1)
+
+
+def _find_program(captured: Capture, stacks: list[Tensor], is_stacked: tuple[bool, ...]) -> Recorded | None:
     parts = [stack[0] if own else stack for stack, own in zip(stacks, is_stacked, strict=True)]
     signature = (captured.form, is_stacked, tuple((part.shape, part.dtype) for part in parts))
     if signature not in _PROGRAMS:
@@ -42,19 +68,10 @@ def _run_stacked(captured: Capture, clients: int, stacks: list[Tensor], is_stack
             with suppress(Unsupported):
                 recorded = _record_forward(captured.rebuild, [own_memory(part) for part in parts], real)
         keep(_PROGRAMS, signature, recorded)
-    found = _PROGRAMS[signature]
-    if found is None:
-        return None
-    program, real, shape, dtype = found
-    output = torch.empty(clients, *shape, dtype=dtype)
-    inputs = [(x, x[0].numel() if own else 0, 0) for x, own in zip(stacks, is_stacked, strict=True)]
-    native.run(program, real, inputs, [(output, shape.numel(), 0)], (clients, 1))
-    return output
+    return _PROGRAMS[signature]
 
 
-def _record_forward(
-    rebuild: Rebuild, inputs: list[Tensor], real: torch.dtype
-) -> tuple[ArrayProgram, torch.dtype, torch.Size, torch.dtype]:
+def _record_forward(rebuild: Rebuild, inputs: list[Tensor], real: torch.dtype) -> Recorded:
     if native.load(real) is None:
         raise Unsupported("no kernel")
     results: list[Tensor] = []

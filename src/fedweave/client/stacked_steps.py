@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fedweave.client.execution_mode import current_mode
+from fedweave.client.execution_mode import NotCovered, current_mode
 from fedweave.client.kernel_steps import take_kernel_steps
 from fedweave.client.loss_check import check_loss
 from fedweave.client.step_records import Stacks, Steps, StepSettings
@@ -26,8 +26,11 @@ from fedweave.tensors.trees import Params
 def take_steps(settings: StepSettings, stacks: Stacks, steps: Steps, captured: list[Tensor]) -> tuple[Stacks, Tensor]:
     """All steps, and the loss [K, P] of each. The stacks may be written to."""
     mode = current_mode()
-    if mode.kernel and (result := take_kernel_steps(settings, stacks, steps, captured)):
-        return result
+    if mode.kernel:
+        if result := take_kernel_steps(settings, stacks, steps, captured):
+            return result
+        if mode.alone:
+            raise NotCovered
     steps = Steps(steps.rows.contiguous(), steps.keys.contiguous(), steps.all_active)
     with use_products(steps.rows.device.type):  # entered again, because leaving the transform has switched it off
         if mode.recorded and (result := _take_recorded_steps(settings, stacks, steps, captured)):

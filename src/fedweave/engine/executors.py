@@ -9,6 +9,7 @@ import gc
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from fedweave.client.data import ClientData
-from fedweave.client.execution_mode import ExecutionMode, use_mode
+from fedweave.client.execution_mode import ExecutionMode, NotCovered, use_mode
 from fedweave.engine.clients import Cohort
 from fedweave.engine.guards import draws_and_names as guards
 from fedweave.errors import BadInput
@@ -37,9 +38,12 @@ FORKED = 5_000_000  # parameters up to which a core computes one client, and not
 # So recording has paid after 25 steps, and building the library, once on a machine, after 300 to 5,000. The limit is
 # the same where it has been built: the kernel rounds differently, and a result must not depend on what ran before.
 LONG = 1_000
+LONG_IMAGES = 100  # the same for convolutions, whose steps take longer and are often known as epochs
 # Layers whose steps the kernel takes as a whole.
-COVERED = {nn.Linear, nn.Embedding, GRUCell, Readout}
+COVERED = {nn.Linear, nn.Embedding, nn.Conv2d, GRUCell, Readout}
+LARGE_IMAGES = 1_000_000  # parameters up to which the kernel is faster than PyTorch's own convolutions
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+KERNEL = ExecutionMode(kernel=True, alone=True)
 EVALUATED = 100_000  # rows that stacked clients evaluate at once: a recurrent model keeps 10 kB for each of them
 
 
@@ -47,9 +51,11 @@ class Executor(ABC):
     """Maps a function of ONE client over stacked arguments.
 
     Attributes:
+        kernel: run the steps of local training by the kernel, where it covers them.
         recorded: on a GPU, replay steps of clients and of the server's networks as CUDA graphs.
     """
 
+    kernel: bool = False
     recorded: bool = False
 
     @abstractmethod
@@ -72,13 +78,20 @@ class Executor(ABC):
 
 @dataclass(frozen=True)
 class Loop(Executor):
-    """One client after the other, without padding."""
+    """One client after the other, without padding; with `kernel`, what it does not cover runs as without it."""
+
+    kernel: bool = field(default=False, kw_only=True)
 
     def map(
         self, function: Callable[..., Tree], stacked: tuple[Tree, ...], cohort: Cohort, keep: Keep = lambda tree: tree
     ) -> Tree:
         def run_client(i: int) -> Tree:
-            return function(*trees.read_at(stacked, i), cohort.client_data(i))
+            args = trees.read_at(stacked, i)
+            if self.kernel:
+                with suppress(NotCovered):
+                    stack = trees.tree_map(lambda t: t[None], args)
+                    return trees.tree_map(lambda t: t[0], _run_stacked(function, stack, cohort.chunk(i, i + 1), KERNEL))
+            return function(*args, cohort.client_data(i))
 
         results = map(keep, self._map_clients(run_client, len(cohort)))
         return trees.stack(trees.collect_for_stack(results, len(cohort)))
@@ -130,7 +143,7 @@ class Batched(Executor):
             rows = slice(start, start + len(part))
             slices = tuple(trees.tree_map(lambda t, rows=rows: t[rows], tree) for tree in stacked)
             try:
-                parts.append(self._run_chunk(function, slices, part))
+                parts.append(_run_stacked(function, slices, part, ExecutionMode(self.kernel, self.recorded)))
                 start += len(part)
             except torch.OutOfMemoryError:
                 size = halve(len(part))
@@ -150,17 +163,17 @@ class Batched(Executor):
         rows = cohort.federation.val.shape[1] + cohort.federation.test.shape[1]
         return replace(self, chunk=min(self.chunk or len(cohort), max(1, EVALUATED // max(1, rows))))
 
-    def _run_chunk(self, function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort) -> Tree:
-        padded = bool((part.plan < 0).any())
 
-        def run_client(tree: tuple[tuple[Tree, ...], Tree]) -> Tree:
-            args, tensors = tree
-            data: ClientData = part.view(tensors, padded)
-            return function(*args, data)
+def _run_stacked(function: Callable[..., Tree], slices: tuple[Tree, ...], part: Cohort, mode: ExecutionMode) -> Tree:
+    padded = bool((part.plan < 0).any())
 
-        mode = ExecutionMode(self.kernel, self.recorded)
-        with use_mode(mode), use_products(part.federation.ids.device.type), guards.forbid_values():
-            return map_stacked(run_client, (slices, part.client_tensors()), len(part))
+    def run_client(tree: tuple[tuple[Tree, ...], Tree]) -> Tree:
+        args, tensors = tree
+        data: ClientData = part.view(tensors, padded)
+        return function(*args, data)
+
+    with use_mode(mode), use_products(part.federation.ids.device.type), guards.forbid_values():
+        return map_stacked(run_client, (slices, part.client_tensors()), len(part))
 
 
 def halve(size: int) -> int:
@@ -197,30 +210,39 @@ def choose_executor(
     """The executor called `name`; "auto" stacks small models, and all models on a GPU; long trainings use the kernel.
 
     On a CPU, stacked convolutions are slower (0.6-0.8 of the plain loop's speed), and so are dense models whose
-    optimiser step is limited by memory, which the loop's fused kernels read once. Small models are several times faster
-    stacked, graphs by a half. On a GPU, steps of models that are not large are recorded: their kernels take less time
+    optimiser step is limited by memory, which the loop's fused kernels read once. So their clients are computed one by
+    one on each core, small convolutions by the kernel. Small models are several times faster stacked, graphs by a half.
+    On a GPU, steps of models that are not large are recorded: their kernels take less time
     than their launches.
 
     Args:
-        steps: local steps of the whole run, as far as they are known.
+        steps: local steps of the whole run, as far as they are known; an epoch counts as one.
         pooled: one client has the rows of all, and takes two and a half times as long in a batched executor.
     """
     if name == "kernel" and not _can_run_kernel(network, device):
         name = "auto"  # a study that names the kernel runs on every machine
     if pooled and name == "auto":
         return Loop()
-    types = {getattr(module, "adapted", type(module)) for module in network.modules() if has_weights(module)}
-    size, auto_on_cpu = weight_count(network), name == "auto" and device == "cpu"
+    layers = [module for module in network.modules() if has_weights(module)]
+    types = {getattr(module, "adapted", type(module)) for module in layers}
+    size, auto_on_cpu, images = weight_count(network), name == "auto" and device == "cpu", nn.Conv2d in types
+    covered = types <= COVERED and all(map(_is_covered, layers)) and not (images and size > LARGE_IMAGES)
+    long = steps >= (LONG_IMAGES if images else LONG)
+    kernel = name == "kernel" or (auto_on_cpu and covered and long and bool(native.find_compiler()))
     slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
     if name == "processes":
         return _processes(device)
-    if auto_on_cpu and slow_stacked:
-        return Processes() if size <= FORKED and forks.can_train_in_forks() else Loop()
+    if (auto_on_cpu and slow_stacked) or (kernel and images):
+        by_kernel = kernel and images
+        return (Processes if size <= FORKED and forks.can_train_in_forks() else Loop)(kernel=by_kernel)
     if name == "loop":
         return Loop()
-    kernel = name == "kernel" or (auto_on_cpu and types <= COVERED and steps >= LONG and bool(native.find_compiler()))
     recorded = device != "cpu" and name != "batched" and size <= RECORDED
     return Batched(chunk, kernel, recorded)
+
+
+def _is_covered(layer: nn.Module) -> bool:
+    return not isinstance(layer, nn.Conv2d) or (layer.groups == 1 and layer.dilation == (1, 1))
 
 
 def _can_run_kernel(network: nn.Module, device: str) -> bool:
@@ -273,7 +295,8 @@ def describe(executor: Executor) -> str:
             size = min(fitted, default=chunk)
             words = ["kernel" if kernel else "batched", "CUDA graphs" if recorded else ""]
             return ", ".join(filter(None, [*words, f"{size} clients at once" if size else ""]))
-        case Processes():
-            return "processes"
+        case Loop(kernel=kernel):
+            words = ["kernel" if kernel else "", "processes" if isinstance(executor, Processes) else ""]
+            return ", ".join(filter(None, words)) or "loop"
         case _:
-            return "loop"
+            return type(executor).__name__.lower()

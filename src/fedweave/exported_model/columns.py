@@ -12,6 +12,8 @@ from .values import as_numbers, as_text, as_times, name_of
 if TYPE_CHECKING:
     import pandas as pd
 
+FAR = 100  # standard deviations from the mean of training: values in another unit are farther, others hardly ever
+
 
 def unique_texts(column: "pd.Series[Any]") -> tuple[list[str], np.ndarray]:
     """(different values as texts, position of each row's value among them [M]); -1 for a missing value.
@@ -49,6 +51,24 @@ def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: S
     values = as_numbers(column, about["name"])
     values = np.where(np.isfinite(values), values, median)
     return ((values - mean) / std).astype(np.float32)[:, None]
+
+
+def warn_of_numbers(name: str, values: np.ndarray, mean: float, std: float) -> None:
+    """Warn of values [M] of a column of numbers that are infinite, or far from those of training."""
+    infinite = np.isinf(values)
+    far = ~infinite & (np.abs(values - mean) > FAR * std)
+    column, rows = f"table: column {name!r}", len(values)
+    if infinite.any():
+        warnings.warn(
+            f"{column} is infinite in {infinite.sum()} of {rows} rows, and counts as missing there", stacklevel=2
+        )
+    if far.any():
+        training = f"mean {mean:.4g}, standard deviation {std:.4g}"
+        warnings.warn(
+            f"{column} is far from training ({training}) in {far.sum()} of {rows} rows, such as {values[far][0]:.6g}; "
+            "check its unit",
+            stacklevel=2,
+        )
 
 
 def level_codes(column: "pd.Series[Any]", levels: Sequence[str]) -> np.ndarray:

@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .columns import as_images, as_table, check_client, check_columns, encode_column, is_encoded, last_window
+from .columns import (
+    as_images,
+    as_table,
+    check_client,
+    check_columns,
+    encode_column,
+    is_encoded,
+    last_window,
+    warn_of_numbers,
+)
 from .errors import InputError
 from .inputs import has_inputs, join_inputs
 from .pixels import divide_bytes, refuse_files, scale_pixels
-from .values import as_labels, as_plain, find_no_code
+from .values import as_labels, as_numbers, as_plain, find_no_code
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,6 +30,8 @@ if TYPE_CHECKING:
 ABOUT, PROGRAM, WEIGHTS = "export.json", "program.pt2", "weights.safetensors"
 LOADER = "without_program.py"  # a file with `run_weights`, where there is no program
 MAX_ROWS = 2048  # rows that the program takes at once
+NEEDED = {"program", "kind", "shape", "window", "nodes", "client", "columns", "scaling"}  # to read rows
+NEEDED |= {"classes", "targets", "offset", "unit"}  # to give answers
 
 
 class Model:
@@ -106,7 +117,7 @@ def read_rows(rows: Any, about: Mapping[str, Any]) -> np.ndarray:
     if has_inputs(columns):
         x = join_inputs(rows, columns)
     elif columns and (hasattr(rows, "columns") or is_encoded(columns)):
-        x = _encode_table(as_table(rows, columns), columns, about["shape"][0])
+        x = _encode_table(as_table(rows, columns), about)
     else:
         x = _as_array(rows, about)
     if kind == "graph" and len(x) != nodes:
@@ -145,13 +156,29 @@ def _as_array(rows: Any, about: Mapping[str, Any]) -> np.ndarray:
     return scale_pixels(x, pixels) if is_image else x
 
 
-def _encode_table(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], length: int) -> np.ndarray:
-    """The rows of a table as vectors [M, F], or its last `length` rows as a window [1, T, C]."""
+def _encode_table(table: "pd.DataFrame", about: Mapping[str, Any]) -> np.ndarray:
+    """The rows of a table as vectors [M, F], or its last rows as a window [1, T, C]."""
+    columns = about["columns"]
     if not is_encoded(columns):
-        return last_window(table, columns, length)
+        window = last_window(table, columns, about["shape"][0])
+        _warn_of_window(window[0], [c["name"] for c in columns if c["role"] == "value"], about["scaling"])
+        return window
     check_columns(table, [column["name"] for column in columns])
     parts = [encode_column(table[c["name"]], c, [c[n] for n in ("median", "mean", "std")]) for c in columns]
+    for column in columns:
+        if not (column["levels"] or column.get("words") or column.get("buckets")):
+            values = as_numbers(table[column["name"]], column["name"])
+            warn_of_numbers(column["name"], values, column["mean"], column["std"])
     return np.concatenate(parts, axis=1)
+
+
+def _warn_of_window(window: np.ndarray, names: Sequence[str], scaling: Mapping[str, Any]) -> None:
+    """Warn of columns of a window [T, C] that are far from training, if these are scaled by their moments."""
+    numbers = (np.ravel(scaling[name]) for name in ("subtracted", "divisor"))
+    means, stds = (np.broadcast_to(number, len(names)) for number in numbers)
+    if (stds != 1).any():
+        for name, values, mean, std in zip(names, window.T, means, stds, strict=True):
+            warn_of_numbers(name, values, mean, std)
 
 
 def _scale(x: np.ndarray, scaling: Mapping[str, Any]) -> np.ndarray:
@@ -175,11 +202,13 @@ def _read_about(folder: Path) -> dict[str, Any]:
     """The content of export.json, after the files whose sums it has were compared with these.
 
     Raises:
-        InputError: a file is missing, truncated or changed.
+        InputError: a file is missing, truncated or changed, or export.json describes no model.
     """
     file = folder / ABOUT
     try:
-        about = dict(json.loads(file.read_text(encoding="utf-8")))
+        about: Any = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(about, dict) or NEEDED - about.keys():
+            raise ValueError("it describes no model")
         for name, digest in about.get("sha256", {}).items():  # folders of earlier versions have none
             file = folder / name
             with file.open("rb") as content:

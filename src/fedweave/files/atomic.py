@@ -177,10 +177,12 @@ def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
     """The result of `reader(file)`.
 
     Raises:
-        BadInput: naming the file and `advice`, which says how to fix it.
+        BadInput: naming the file and `advice`, which says how to fix it, or what `reader` refuses in it.
     """
     try:
         return reader(file)
+    except BadInput as error:
+        raise error.move({"": f"{file}: "}) from error
     except Exception as error:  # each format raises exceptions of its own for damaged files
         reason = first_line(error)
         raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {advice}") from error

@@ -6,7 +6,7 @@ ledger names, which the next call replaces. So no row is lost, and none counts t
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Busy, choose, format_count
 from fedweave.files.atomic import atomic_path, hold_lock, read, remove_temporary_files, write_atomic
-from fedweave.lifecycle import LEDGER
+from fedweave.lifecycle import LEDGER, reading_notes
 from fedweave.lifecycle.row_digests import ID, ROW, identify
 from fedweave.lifecycle.schema import Schema
 from fedweave.lifecycle.sources import Reading
@@ -68,7 +68,7 @@ class Arrival:
         labelled: rows that have had no label before, and have one now.
         joined: clients that are new.
         absent: clients of the delivery before that have no row in this one.
-        notes: what was suspicious and was accepted.
+        notes: what was suspicious and was accepted, and which columns may be misread.
     """
 
     number: int
@@ -193,7 +193,7 @@ class Deliveries:
 
     @property
     def quarantined(self) -> tuple[Quarantined, ...]:
-        """What was put aside and not accepted since, in the order of time."""
+        """What was put aside and is neither accepted nor replaced since, in the order of time."""
         files = (self.folder / "quarantine").glob("*.json")
         found = [
             read(file, lambda f: Quarantined(**json.loads(f.read_text(encoding="utf-8"))), _REMOVE) for file in files
@@ -215,14 +215,12 @@ class Deliveries:
             readings: of a source, in their order.
             encoding: of CSV and TSV.
             accept: names or beginnings of digests of readings whose suspicious values are right.
-            columns: (option, name) of columns that the first reading must have.
+            columns: (option, name) of columns that the first reading must have, as `LifeTraining.named_columns`.
 
         Raises:
             BadInput: the first reading is damaged or lacks a column, or the ledger is damaged.
             Busy: another process is taking deliveries.
         """
-        import pandas as pd
-
         with lock(self.folder, "deliveries"):
             for place in (self.place, self.folder / "quarantine"):
                 remove_temporary_files(place)
@@ -231,23 +229,20 @@ class Deliveries:
             aside = {entry.digest: entry for entry in self.quarantined}
             for reading in readings:
                 ledger, is_accepted = self.ledger, any(_is_named(reading, name) for name in accept)
-                if reading.digest in ledger.seen or (reading.digest in aside and not is_accepted):
-                    continue
-                try:
-                    table = self._load(ledger, reading, encoding)
-                    if isinstance(table, pd.DataFrame):
+                if reading.digest not in ledger.seen and (reading.digest not in aside or is_accepted):
+                    try:
+                        table = self._load(ledger, reading, encoding)
                         if ledger.schema is None:
                             for option, name in columns:
                                 choose(name, map(str, table.columns), option)
-                        outcome = self._enter(ledger, reading, table, is_past or is_accepted)
-                except BadInput as error:
-                    if ledger.schema is None:
-                        raise
-                    outcome = self._put_aside(reading, str(error))
-                if isinstance(outcome, Arrival):
-                    self._forget(aside.get(reading.digest))
-                if outcome is not None:
-                    yield outcome
+                        outcome = self._enter(ledger, reading, table, is_past or is_accepted, columns)
+                    except BadInput as error:
+                        if ledger.schema is None:
+                            raise
+                        outcome = self._put_aside(reading, str(error))
+                    if outcome is not None:
+                        yield outcome
+                self._drop_outdated(aside.values(), reading)
             if is_past and self.ledger.arrivals:
                 self.write(replace(self.ledger, has_past=True))
 
@@ -267,14 +262,21 @@ class Deliveries:
         return reading.load(ledger.schema.names, (), encoding, ledger.schema.has_commas)
 
     def _enter(
-        self, ledger: Ledger, reading: Reading, table: "pd.DataFrame", is_right: bool
+        self,
+        ledger: Ledger,
+        reading: Reading,
+        table: "pd.DataFrame",
+        is_right: bool,
+        columns: Sequence[tuple[str, str]],
     ) -> "Arrival | Quarantined | None":
         """Write what is new in conformed rows as the next delivery."""
         terms = self.terms
         if (own := next((name for name in (*OWN, LABELLED) if name in table), None)) is not None:
             raise BadInput(f"column {own!r} has a name of fedweave's own; rename it")
         schema = ledger.schema or Schema.of(table, terms.client, terms.label, terms.key, terms.target)
-        table, schema = schema.conform(table)
+        said = [note for one in ledger.arrivals for note in one.notes] if ledger.arrivals else None
+        read_as, (table, schema) = table.attrs, schema.conform(table)
+        notes = reading_notes.find_notes(read_as, table, schema, columns, said)
         table = table[~table[terms.client].isin([*ledger.forgotten])]
         state = self.state()
         named = identify(table, schema)
@@ -289,7 +291,7 @@ class Deliveries:
             self.write(replace(ledger, seen=(*ledger.seen, reading.digest)))
             return None
         changed = self._add_parts(changed, state)
-        notes = problems if ledger.schema else ()
+        notes = [*(problems if ledger.schema else ()), *notes]
         return self._store(ledger, reading, schema, len(table), changed, gone, state, notes)
 
     def _compare(
@@ -403,11 +405,14 @@ class Deliveries:
         write_atomic(place / f"{reading.digest[:12]}.json", json.dumps(asdict(entry), ensure_ascii=False) + "\n")
         return entry
 
-    def _forget(self, entry: Quarantined | None) -> None:
-        """Remove what was put aside and has been accepted now."""
-        if entry is not None:
-            for name in (f"{entry.digest[:12]}.json", entry.file):
-                (self.folder / "quarantine" / name).unlink(missing_ok=True)
+    def _drop_outdated(self, aside: Iterable[Quarantined], reading: Reading) -> None:
+        """Remove what was put aside if it is taken now, or is what a file held before it was changed."""
+        for entry in aside:
+            is_same = entry.digest == reading.digest
+            is_replaced = reading.is_file and entry.name == reading.name and not is_same
+            if is_replaced or (is_same and entry.digest in self.ledger.seen):
+                for name in (f"{entry.digest[:12]}.json", entry.file):
+                    (self.folder / "quarantine" / name).unlink(missing_ok=True)
 
     def read(self, arrival: Arrival) -> "pd.DataFrame":
         """All of a delivery's file.

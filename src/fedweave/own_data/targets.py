@@ -64,7 +64,8 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
         _refuse_numbers(labels, classes)
     if target is None and column.dtype.kind in "iuf" and len(classes) > MAX_INTEGER_CLASSES:
         raise BadInput(
-            f"y: has {len(classes)} different whole numbers; say what they are: target='numbers' or target='classes'"
+            f"y: has {len(classes)} different whole numbers; say what they are: target='numbers' or target='classes' "
+            "(--target)"
         )
     return Targets(labels, classes, None, class_type)
 
@@ -87,7 +88,7 @@ def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
         but = f", but not {str(others[0])!r}" if others else ""
         raise BadInput(
             f"y: the labels are texts, and most of them are numbers, such as {numbers[0]!r}{but}; make numbers of all, "
-            "with decimal points and without thousands separators or units, or say target='classes'"
+            "with decimal points and without thousands separators or units, or say target='classes' (--target classes)"
         )
 
 
@@ -104,7 +105,8 @@ def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[st
     if len(untrained):
         examples = ", ".join(repr(classes[c]) for c in untrained[:3]) + (", ..." if len(untrained) > 3 else "")
         are_numbers = all(re.fullmatch(r"-?\d+", name) for name in classes)
-        advice = "; if the label is a number to predict, give target='numbers'" if are_numbers else ""
+        way = "target='numbers' (--target numbers)"
+        advice = f"; if the label is a number to predict, give {way}" if are_numbers else ""
         raise BadInput(
             f"y: test rows have labels that no training row has: {examples}; give these more training rows, "
             f"or leave their rows out{advice}"
@@ -121,7 +123,7 @@ def as_values(column: np.ndarray) -> np.ndarray:
         values = (column.astype(object) if column.dtype.kind == "U" else column).astype(np.float64)
     except (ValueError, TypeError) as error:
         raise BadInput(
-            f"y: holds a value that is not a number ({error}); drop its row, or use target='classes'"
+            f"y: holds a value that is not a number ({error}); drop its row, or use target='classes' (--target classes)"
         ) from error
     check_size(values, "y")
     bad = ~np.isfinite(values)

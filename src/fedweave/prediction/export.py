@@ -148,9 +148,13 @@ def _check_target(target: Path, identity: Mapping[str, str]) -> None:
     about = target / exported_model.ABOUT
     if not about.is_file():
         raise BadInput("export", f"{target} is not an empty folder; choose another one")
-    stored = read(about, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "choose an empty folder")
-    if any(stored.get(key) != value for key, value in identity.items()):
-        label, data, client = (stored.get(key) for key in ("method", "data", "client"))
+
+    def read_identity(file: Path) -> dict[str, Any]:
+        stored = json.loads(file.read_text(encoding="utf-8"))
+        return {key: stored[key] for key in identity}
+
+    if (stored := read(about, read_identity, "choose an empty folder")) != identity:
+        label, data, client = stored.values()
         raise BadInput("export", f"{target} holds the model of {client!r} ({label} on {data}); choose an empty folder")
 
 

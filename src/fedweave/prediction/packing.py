@@ -96,7 +96,7 @@ def build_example(about: dict[str, Any], run_data: Inputs | None, run: Run) -> "
     """
     first = run.evaluated_clients[0]
     if columns := input_description.columns(about):
-        return _typical_row(columns)
+        return _typical_row(columns.of_client(first))
     if exported_model.has_inputs(about["columns"]):
         return {str(one["input"]): np.zeros((2, *one["shape"]), dtype=np.float32) for one in about["columns"]}
     if about["kind"] == "series":

@@ -228,7 +228,8 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
     if features:
         method, federation = frozen_bodies.run_once(method, federation, device)
     train = run.train
-    steps = train.rounds * (train.steps or train.epochs)
+    by_kernel = not (train.precision or train.augment)  # it multiplies in float32 alone, and moves no images
+    steps = train.rounds * (train.steps or train.epochs) if by_kernel else 0
     executor = (
         choose_executor(train.executor, method.network, device, train.chunk, steps, method.pools)
         if method.has_models

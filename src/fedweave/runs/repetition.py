@@ -10,7 +10,6 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from fedweave.engine.engine import run as rounds_of
-from fedweave.engine.executors import Batched
 from fedweave.engine.records import Report, State
 from fedweave.errors import Diverged
 from fedweave.files.atomic import check_writable
@@ -98,8 +97,8 @@ def run_repetition(
 
 
 def _load_kernel(prepared: PreparedRun) -> None:
-    """Build and load the kernel in this process, before repetitions fork that would each build it."""
-    if isinstance(prepared.executor, Batched) and prepared.executor.kernel:
+    """Build and load the kernel in this process, before repetitions or clients fork that would each build it."""
+    if prepared.executor.kernel:
         native.load(prepared.method.task.dtype)
 
 
@@ -126,7 +125,7 @@ def run_repetitions(
     def run_seed(seed: int) -> History:
         return run_repetition(prepared, seed, checkpoints, lambda report: inbox.post(progress(seed, report)))
 
+    _load_kernel(prepared)
     if workers > 1:
-        _load_kernel(prepared)
         run_processes(run_seed, prepared.run.seeds, workers, inbox=inbox)
     return {seed: run_seed(seed) for seed in prepared.run.seeds}

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedweave.tensors.copied import without_copies
 from fedweave.tensors.instructions import CODES, Instruction, Place, memory_of, results_of
-from fedweave.tensors.layer_norms import COMPOSITES
+from fedweave.tensors.normalisation import COMPOSITES
 
 OPERAND = np.dtype([("buffer", np.int64), ("offset", np.int64), ("stride", np.int64, 4)])
 INSTRUCTION = np.dtype([("code", np.int64), ("size", np.int64, 4), ("at", OPERAND, 6)])
@@ -142,7 +142,7 @@ class Builder:
                 kept = kept.unsqueeze(axis)
         steps = [0 if axis in axes else kept.stride(axis) for axis in range(value.ndim)]
         if value.numel():
-            size, strides = collapse(value.shape, [steps, value.stride()])
+            size, strides = collapse(value.shape, [steps, value.stride()], by=1)
             name = "sum" if self.kind(out) == "real" else "int_sum"
             self.emit(name, size, (out, strides[0] if size != (1,) else (0,)), (value, strides[1]))
 
@@ -347,15 +347,20 @@ class Builder:
         return CODES[name], tuple(size), operands
 
 
-def collapse(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+def collapse(
+    shape: Sequence[int], strides: Sequence[Sequence[int]], by: int = 0
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """The same positions with fewer axes: without axes of one position, and with neighbours joined where all can be.
+
+    Args:
+        by: which of `strides` gives the order of the axes, because images may have their channels last.
 
     Raises:
         Unsupported: more axes are left than an instruction has.
     """
     axes: list[tuple[int, list[int]]] = []
-    for position, size in enumerate(shape):
-        steps = [each[position] for each in strides]
+    for position in sorted(range(len(shape)), key=lambda axis: -strides[by][axis]):
+        size, steps = shape[position], [each[position] for each in strides]
         if size == 1:
             continue
         if axes and all(outer == inner * size for outer, inner in zip(axes[-1][1], steps, strict=True)):

@@ -12,7 +12,14 @@ _ENUM = re.search(r"enum Code : Int \{(.*?)\}", SOURCE.read_text(encoding="utf-8
 CODES = {name.lower(): code for code, name in enumerate(re.findall(r"\w+", _ENUM[1] if _ENUM else ""))}
 ELEMENTWISE = frozenset(name for name, code in CODES.items() if code < CODES["sum"])
 # Operands that an instruction writes to, and how many of them are results; the others are working memory.
-WRITES = {"adam": ((0, 2, 3), 3), "softmax": ((0, 2), 1), "log_softmax": ((0, 2), 1), "product": ((0, 4), 1)}
+WRITES = {
+    "adam": ((0, 2, 3), 3),
+    "softmax": ((0, 2), 1),
+    "log_softmax": ((0, 2), 1),
+    "product": ((0, 4), 1),
+    **dict.fromkeys(("convolution", "convolution_input", "convolution_weight"), ((0, 5), 1)),
+    "max_pool": ((0, 1), 2),
+}
 
 Place = tuple[Tensor | None, Sequence[int]]  # an operand and its strides
 

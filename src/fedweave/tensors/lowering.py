@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.tensors.array_programs import BLOCK, LANES, ArrayProgram, Builder, Recorder, Unsupported
+from fedweave.tensors.image_rules import IMAGE_RULES
 from fedweave.tensors.instructions import CODES, Place
 
 Rule = Callable[..., None]
@@ -23,6 +24,11 @@ def _unary(name: str) -> Rule:
         b.elementwise(name, out, b.tensor(value, out.dtype))
 
     return rule
+
+
+def _rsqrt(b: Builder, out: Tensor, value: Tensor) -> None:
+    _unary("sqrt")(b, out, value)
+    b.elementwise("reciprocal", out, out)
 
 
 def _arithmetic(name: str) -> Rule:
@@ -81,8 +87,10 @@ def _power(b: Builder, out: Tensor, value: Any, exponent: Any) -> None:
         b.fill(out, 1)
     elif exponent == 1:
         b.copy(out, x)
-    elif exponent == 2 and b.kind(out) == "real":
+    elif exponent in (2, 3) and b.kind(out) == "real":
         b.elementwise("mul", out, x, x)
+        if exponent == 3:
+            b.elementwise("mul", out, out, x)
     elif exponent == 0.5:
         b.elementwise("sqrt", out, x)
     else:
@@ -390,9 +398,11 @@ def _fused_adam(
 
 
 RULES: dict[str, Rule] = {
+    **IMAGE_RULES,
     **{name: _unary(name) for name in ("neg", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "abs", "sgn")},
     "sign": _unary("sgn"),
     "reciprocal": _unary("reciprocal"),
+    "rsqrt": _rsqrt,
     **{name: _arithmetic(name) for name in ("add", "sub", "mul", "div", "maximum", "minimum", "remainder")},
     "rsub": lambda b, out, a, c, alpha=1: _arithmetic("sub")(b, out, c, a, alpha),
     **{name: _comparison(name) for name in ("lt", "le", "eq", "ne")},

@@ -37,7 +37,7 @@ enum Code : Int {
   SUM, INT_SUM,
   LOG_SOFTMAX, LOG_SOFTMAX_BACKWARD, SOFTMAX, SOFTMAX_BACKWARD,
   TAKE, WINDOWS, INT_TAKE, BOOL_TAKE, ADD_AT, GATHER, SCATTER_ADD,
-  PRODUCT, ADAM
+  PRODUCT, CONVOLUTION, CONVOLUTION_INPUT, CONVOLUTION_WEIGHT, MAX_POOL, MAX_POOL_BACKWARD, ADAM
 };
 
 struct Operand {
@@ -101,6 +101,9 @@ template <class T> struct Packed {
       T line[SHORT] = {};
       std::copy(from, from + n, line);
       for (Int k = 0; k < rows; k++) std::copy(line, line + SHORT, room + k * n);
+    } else if (row == 1) {
+      for (Int i = 0; i < n; i++)
+        for (Int k = 0; k < rows; k++) room[k * n + i] = from[k + i * column];
     } else {
       for (Int k = 0; k < rows; k++)
         for (Int i = 0; i < n; i++) room[k * n + i] = from[k * row + i * column];
@@ -383,57 +386,94 @@ template <bool INTO> static void gather(const Call& c) {
   });
 }
 
+// A matrix whose columns come in parts, each a `jump` behind the one before: rows of pixels below each other.
 struct Matrix {
   const Real* at;
-  Int row, column;  // strides
+  Int row, column, jump = 0;  // strides
 };
 
-// R x (C vectors) of a product, in registers; `n` columns are written. `below` rows of the result are written later.
-template <int R, int C> static void tile(Matrix a, const Real* b, Int ldb, Real* o, Int ldo, const Real* add, Int lda, Int k, Int n, Int below) {
+// o [m, n] = a [m, parts * k] b + add; `b` has rows of `ldb` numbers, whose vectors are read whole.
+struct Product {
+  Matrix a;
+  const Real* b;
+  Int ldb;
+  Real* o;
+  Int ldo;
+  const Real* add;
+  Int lda, parts, k;
+  Int after = 0;  // rows of the result behind these that are written later
+};
+
+// R x (C vectors) of a product, in registers, from row `first` and column `j` on; `n` columns are written. `below` rows of
+// the result are written later.
+template <int R, int C> static void tile(const Product& p, Int first, Int j, Int n, Int below) {
   Vector sums[R][C] = {};
   Real edge[C * LANES] = {};
   const bool whole = n == C * LANES;
-  if (add)
+  if (p.add)
     for (int r = 0; r < R; r++) {
-      const Real* from = add + r * lda;
+      const Real* from = p.add + (first + r) * p.lda + j;
       if (!whole) {
-        if (lda || !r) std::copy(from, from + n, edge);
+        if (p.lda || !r) std::copy(from, from + n, edge);
         from = edge;
       }
       for (int v = 0; v < C; v++) sums[r][v] = *reinterpret_cast<const Vector*>(from + v * LANES);
     }
-  for (Int p = 0; p < k; p++) {
-    Vector row[C];
-    for (int v = 0; v < C; v++) row[v] = *reinterpret_cast<const Vector*>(b + p * ldb + v * LANES);
-    for (int r = 0; r < R; r++) {
-      const Real x = a.at[r * a.row + p * a.column];
-      for (int v = 0; v < C; v++) sums[r][v] += x * row[v];
+  const Int row = p.a.row, column = p.a.column, ldb = p.ldb;
+  const Real *b = p.b + j, *part = p.a.at + first * row;
+  for (Int s = 0; s < p.parts; s++, part += p.a.jump) {
+    const Real* a = part;
+    for (Int i = 0; i < p.k; i++, a += column, b += ldb) {
+      Vector line[C];
+      for (int v = 0; v < C; v++) line[v] = *reinterpret_cast<const Vector*>(b + v * LANES);
+      for (int r = 0; r < R; r++) {
+        const Real x = a[r * row];
+        for (int v = 0; v < C; v++) sums[r][v] += x * line[v];
+      }
     }
   }
   for (int r = 0; r < R; r++) {
     // Where rows have no gaps between them, a row may run into the next ones.
-    const bool fits = whole || (ldo == n && (R - r + below) * n >= C * LANES);
-    Real* to = fits ? o + r * ldo : edge;
+    const bool fits = whole || (p.ldo == n && (R - r + below) * n >= C * LANES);
+    Real *place = p.o + (first + r) * p.ldo + j, *to = fits ? place : edge;
     for (int v = 0; v < C; v++) *reinterpret_cast<Vector*>(to + v * LANES) = sums[r][v];
-    if (!fits) std::copy(edge, edge + n, o + r * ldo);
+    if (!fits) std::copy(edge, edge + n, place);
   }
 }
 
-template <int C> static void columns(Matrix a, const Real* b, Int ldb, Real* o, Int ldo, const Real* add, Int lda, Int m, Int k, Int n) {
-  Int i = 0;
-  auto run = [&](auto rows, auto step) {
-    for (; i + rows <= m; i += rows)
-      step({a.at + i * a.row, a.row, a.column}, b, ldb, o + i * ldo, ldo, add ? add + i * lda : nullptr, lda, k, n, m - i - rows);
-  };
-  run(ROWS, tile<ROWS, C>);
-  run(4, tile<4, C>);
-  run(2, tile<2, C>);
-  run(1, tile<1, C>);
+template <int C, int R> static void choose_tile(Int rows, const Product& p, Int first, Int j, Int n, Int below) {
+  if constexpr (R > 0) {
+    if (rows == R) return tile<R, C>(p, first, j, n, below);
+    return choose_tile<C, R - 1>(rows, p, first, j, n, below);
+  }
 }
+
+// `n` columns from `j` on, in tiles of about the same height
+template <int C> static void columns(const Product& p, Int m, Int j, Int n) {
+  constexpr int MOST = std::min<int>(16, ROWS * VECTORS / C);
+  const Int count = (m + MOST - 1) / MOST;
+  for (Int i = 0, first = 0; i < count; i++) {
+    const Int rows = m / count + (i < m % count);
+    choose_tile<C, MOST>(rows, p, first, j, n, m - first - rows + p.after);
+    first += rows;
+  }
+}
+
+static void multiply(const Product& p, Int m, Int n) {
+  Int j = 0;
+  auto run = [&](Int width, auto step) {
+    for (; j + width - LANES < n; j += width) step(p, m, j, std::min(width, n - j));
+  };
+  run(VECTORS * LANES, columns<VECTORS>);
+  run(2 * LANES, columns<2>);
+  run(LANES, columns<1>);
+}
+
+static inline Int padded(Int n) { return (n + LANES - 1) / LANES * LANES; }
 
 // result [m, n] = a [m, k] b [k, n] + add [m, n] or [n]; size is (batch, m, n, k). `scratch` holds k rows of b.
 static void product(const Call& c) {
-  const Int m = c.size(1), n = c.size(2), k = c.size(3), padded = (n + LANES - 1) / LANES * LANES;
+  const Int m = c.size(1), n = c.size(2), k = c.size(3), wide_n = padded(n);
   for (Int batch = 0; batch < c.size(0); batch++) {
     Real* o = c.at<Real>(0) + batch * c.stride(0, 0);
     const Matrix a = {c.at<Real>(1) + batch * c.stride(1, 0), c.stride(1, 1), c.stride(1, 3)};
@@ -449,10 +489,10 @@ static void product(const Call& c) {
     if (b.column != 1 || n % LANES) {
       Real* scratch = c.at<Real>(4);
       Int wide = 0;  // rows that can be copied with numbers behind them, in place of zeros
-      if (b.column == 1 && padded == LANES && b.row > 0) wide = std::max(Int(0), k - (padded - n + b.row - 1) / b.row);
+      if (b.column == 1 && wide_n == LANES && b.row > 0) wide = std::max(Int(0), k - (wide_n - n + b.row - 1) / b.row);
       for (Int p = 0; p < wide; p++)
-        *reinterpret_cast<Vector*>(scratch + p * padded) = *reinterpret_cast<const Vector*>(b.at + p * b.row);
-      std::fill(scratch + wide * padded, scratch + k * padded, Real(0));
+        *reinterpret_cast<Vector*>(scratch + p * wide_n) = *reinterpret_cast<const Vector*>(b.at + p * b.row);
+      std::fill(scratch + wide * wide_n, scratch + k * wide_n, Real(0));
       if (b.row == 1) {  // a transposed weight, four rows and columns at a time
         Int p = 0;
         for (; p + 4 <= k; p += 4) {
@@ -462,28 +502,185 @@ static void product(const Call& c) {
             for (int x = 0; x < 4; x++)
               for (int y = 0; y < 4; y++) block[y][x] = b.at[p + y + (j + x) * b.column];
             for (int y = 0; y < 4; y++)
-              for (int x = 0; x < 4; x++) scratch[(p + y) * padded + j + x] = block[y][x];
+              for (int x = 0; x < 4; x++) scratch[(p + y) * wide_n + j + x] = block[y][x];
           }
           for (; j < n; j++)
-            for (int y = 0; y < 4; y++) scratch[(p + y) * padded + j] = b.at[p + y + j * b.column];
+            for (int y = 0; y < 4; y++) scratch[(p + y) * wide_n + j] = b.at[p + y + j * b.column];
         }
         for (; p < k; p++)
-          for (Int j = 0; j < n; j++) scratch[p * padded + j] = b.at[p + j * b.column];
+          for (Int j = 0; j < n; j++) scratch[p * wide_n + j] = b.at[p + j * b.column];
       } else {
         for (Int p = wide; p < k; p++)
-          for (Int j = 0; j < n; j++) scratch[p * padded + j] = b.at[p * b.row + j * b.column];
+          for (Int j = 0; j < n; j++) scratch[p * wide_n + j] = b.at[p * b.row + j * b.column];
       }
       rows = scratch;
-      ldb = padded;
+      ldb = wide_n;
     }
-    Int j = 0;
-    auto run = [&](Int width, auto step) {
-      for (; j + width - LANES < n; j += width)
-        step(a, rows + j, ldb, o + j, ldo, add ? add + j : nullptr, lda, m, k, std::min(width, n - j));
-    };
-    run(VECTORS * LANES, columns<VECTORS>);
-    run(2 * LANES, columns<2>);
-    run(LANES, columns<1>);
+    multiply({a, rows, ldb, o, ldo, add, lda, 1, k}, m, n);
+  }
+}
+
+// --- images: [size(0), h, w, channels], without gaps; results have size(1) x size(2) places -----------------------------
+
+// The images and the kernel of a convolution. The operands of all three: result, two factors, bias, (height, width,
+// stride, padding) of the kernel, working memory.
+struct Images {
+  Int places_high, places_wide, out, row, channels, high, wide, kernel_high, kernel_wide, step, padding, together = 1;
+
+  // `pixels` is the operand with the images that the kernel reads. Where results of neighbours fit into one vector they
+  // are computed `together`, by a kernel with shifted copies of itself.
+  Images(const Call& c, int pixels)
+      : places_high(c.size(1)), places_wide(c.size(2)), out(c.size(3)), channels(c.stride(pixels, 2)),
+        kernel_high(c.stride(4, 0)), kernel_wide(c.stride(4, 1)), step(c.stride(4, 2)), padding(c.stride(4, 3)) {
+    wide = c.stride(pixels, 1) / channels + 2 * padding, high = c.stride(pixels, 0) / c.stride(pixels, 1) + 2 * padding;
+    row = wide * channels;
+  }
+  Int places() const { return places_high * places_wide; }
+  Int shift() const { return step * channels; }  // from a place to the next one
+  Int part() const { return kernel_wide * channels + (together - 1) * shift(); }  // numbers of a row of the kernel
+  Int fan_in() const { return kernel_high * part(); }
+  Int inner() const { return (wide - 2 * padding) * channels; }  // numbers of a row without padding
+  Int size() const { return high * row; }
+  void join_neighbours() {
+    for (Int count = 2; count * out <= LANES; count++)
+      if (places_wide % count == 0) together = count;
+  }
+
+  // An image with zeros around it, in `room` if there is padding.
+  const Real* pad(const Real* image, Real* room) const {
+    if (!padding) return image;
+    std::fill(room, room + size(), Real(0));
+    for (Int y = 0; y < high - 2 * padding; y++)
+      std::copy(image + y * inner(), image + (y + 1) * inner(), room + (y + padding) * row + padding * channels);
+    return room;
+  }
+
+  // body(position in the rows of the kernel, channel of the result, a number), strides as those of operand `i`
+  template <class T, class Body> void each_weight(const Call& c, int i, Body body) const {
+    for (Int o = 0; o < out; o++)
+      for (Int ch = 0; ch < channels; ch++)
+        for (Int y = 0; y < kernel_high; y++)
+          for (Int x = 0; x < kernel_wide; x++)
+            body(y * part() + x * channels + ch, o,
+                 c.at<T>(i)[o * c.stride(i, 0) + ch * c.stride(i, 1) + y * c.stride(i, 2) + x * c.stride(i, 3)]);
+  }
+};
+
+// images, kernel, bias: for every row of places a product of overlapping rows of pixels and the kernel
+static void convolution(const Call& c) {
+  Images s(c, 1);
+  s.join_neighbours();
+  const Int n = s.together * s.out, width = padded(n), rows = s.places_wide / s.together;
+  Real *kernel = c.at<Real>(5), *bias = kernel + s.fan_in() * width, *room = bias + width;
+  std::fill(kernel, room, Real(0));
+  for (Int t = 0; t < s.together; t++) {
+    s.each_weight<const Real>(c, 2, [&](Int row, Int o, const Real& value) {
+      kernel[(row + t * s.shift()) * width + t * s.out + o] = value;
+    });
+    if (c.in.at[3].buffer >= 0) std::copy(c.at<Real>(3), c.at<Real>(3) + s.out, bias + t * s.out);
+  }
+  for (Int image = 0; image < c.size(0); image++) {
+    const Real* x = s.pad(c.at<Real>(1) + image * c.stride(1, 0), room);
+    for (Int y = 0; y < s.places_high; y++) {
+      const Matrix pixels = {x + y * s.step * s.row, s.together * s.shift(), 1, s.row};
+      const Int line = image * s.places_high + y, after = (c.size(0) * s.places_high - line - 1) * rows;
+      Real* to = c.at<Real>(0) + line * s.places_wide * s.out;
+      multiply({pixels, kernel, width, to, n, bias, 0, s.kernel_high, s.part(), after}, rows, n);
+    }
+  }
+}
+
+// the gradient of the images, from that of the result and the kernel: products of each row of places, added to the pixels
+static void convolution_input(const Call& c) {
+  const Images s(c, 0);
+  const Int width = padded(s.fan_in());
+  Real *kernel = c.at<Real>(5), *parts = kernel + s.out * width, *room = parts + s.places_wide * width;
+  std::fill(kernel, parts, Real(0));
+  s.each_weight<const Real>(c, 2, [&](Int row, Int o, const Real& value) { kernel[o * width + row] = value; });
+  for (Int image = 0; image < c.size(0); image++) {
+    Real *result = c.at<Real>(0) + image * c.stride(0, 0), *x = s.padding ? room : result;
+    std::fill(x, x + s.size(), Real(0));
+    for (Int y = 0; y < s.places_high; y++) {
+      const Matrix grad = {c.at<Real>(1) + (image * s.places_high + y) * s.places_wide * s.out, s.out, 1};
+      multiply({grad, kernel, width, parts, width, nullptr, 0, 1, s.out}, s.places_wide, width);
+      for (Int place = 0; place < s.places_wide; place++)
+        for (Int ky = 0; ky < s.kernel_high; ky++) {
+          Real* to = x + (y * s.step + ky) * s.row + place * s.shift();
+          const Real* from = parts + place * width + ky * s.part();
+#pragma GCC ivdep
+          for (Int i = 0; i < s.part(); i++) to[i] += from[i];
+        }
+    }
+    if (s.padding)
+      for (Int y = 0; y < s.high - 2 * s.padding; y++) {
+        const Real* from = x + (y + s.padding) * s.row + s.padding * s.channels;
+        std::copy(from, from + s.inner(), result + y * s.inner());
+      }
+  }
+}
+
+// the gradient of the kernel, from the images and the gradient of the result
+static void convolution_weight(const Call& c) {
+  Images s(c, 1);
+  s.join_neighbours();
+  const Int n = s.together * s.out, width = padded(n), rows = s.places_wide / s.together;
+  Real *sums = c.at<Real>(5), *packed = sums + s.fan_in() * width, *room = packed + s.places_high * rows * width;
+  std::fill(sums, room, Real(0));
+  for (Int image = 0; image < c.size(0); image++) {
+    const Real* x = s.pad(c.at<Real>(1) + image * c.stride(1, 0), room);
+    const Real* grad = c.at<Real>(2) + image * s.places() * s.out;
+    if (width != n) {
+      for (Int i = 0; i < s.places_high * rows; i++) std::copy(grad + i * n, grad + (i + 1) * n, packed + i * width);
+      grad = packed;
+    }
+    for (Int ky = 0; ky < s.kernel_high; ky++) {
+      const Matrix pixels = {x + ky * s.row, 1, s.together * s.shift(), s.step * s.row};
+      Real* to = sums + ky * s.part() * width;
+      multiply({pixels, grad, width, to, width, to, width, s.places_high, rows}, s.part(), width);
+    }
+  }
+  s.each_weight<Real>(c, 0, [&](Int row, Int o, Real& value) {
+    value = 0;
+    for (Int t = 0; t < s.together; t++) value += sums[(row + t * s.shift()) * width + t * s.out + o];
+  });
+}
+
+// The largest number of a window, and its position in the image; images, (height, width, stride, 0) of the windows.
+static void max_pool(const Call& c) {
+  using Position = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;
+  typedef Position Positions __attribute__((vector_size(BYTES)));
+  const Int n = c.size(3), wide = c.stride(2, 1) / n, step = c.stride(4, 2), numbers = c.size(0) * c.stride(2, 0);
+  for (Int place = 0; place < c.size(0) * c.size(1) * c.size(2); place++)
+    for (Int j = 0; j < n; j += LANES) {
+      const Int x = place % c.size(2), y = place / c.size(2) % c.size(1), image = place / c.size(2) / c.size(1);
+      const Int width = std::min(LANES, n - j);
+      Vector best = {};
+      Positions where = {};
+      for (Int ky = 0; ky < c.stride(4, 0); ky++)
+        for (Int kx = 0; kx < c.stride(4, 1); kx++) {
+          const Int position = (y * step + ky) * wide + x * step + kx, from = image * c.stride(2, 0) + position * n + j;
+          Real edge[LANES] = {};
+          const Real* at = c.at<Real>(2) + from;
+          if (from + LANES > numbers) at = std::copy(at, at + width, edge) - width;
+          const Vector value = *reinterpret_cast<const Vector*>(at);
+          const Positions here = Positions{} + static_cast<Position>(position);
+          const Positions larger = (value > best) | (value != value);
+          best = ky || kx ? larger ? value : best : value;
+          where = ky || kx ? larger ? here : where : here;
+        }
+      for (Int i = 0; i < width; i++) c.at<Real>(0)[place * n + j + i] = best[i], c.at<Int>(1)[place * n + j + i] = where[i];
+    }
+}
+
+// the gradient of the images, from that of the windows and their positions
+static void max_pool_backward(const Call& c) {
+  const Int n = c.size(3), places = c.size(1) * c.size(2);
+  for (Int image = 0; image < c.size(0); image++) {
+    Real* result = c.at<Real>(0) + image * c.stride(0, 0);
+    std::fill(result, result + c.stride(0, 0), Real(0));
+    for (Int place = image * places; place < (image + 1) * places; place++)
+      for (Int i = place * n; i < (place + 1) * n; i++)
+        result[c.at<Int>(2)[i] * n + i - place * n] += c.at<Real>(1)[i];
   }
 }
 
@@ -576,6 +773,11 @@ static void execute(const Call& c) {
     case GATHER: return gather<false>(c);
     case SCATTER_ADD: return gather<true>(c);
     case PRODUCT: return product(c);
+    case CONVOLUTION: return convolution(c);
+    case CONVOLUTION_INPUT: return convolution_input(c);
+    case CONVOLUTION_WEIGHT: return convolution_weight(c);
+    case MAX_POOL: return max_pool(c);
+    case MAX_POOL_BACKWARD: return max_pool_backward(c);
     case ADAM: return adam(c);
   }
 }

@@ -77,15 +77,13 @@ def read(path: Path) -> ClientFile:
         BadInput: it is missing, damaged, or of another version.
     """
 
-    def parse(file: Path) -> ClientFile | int:
+    def parse(file: Path) -> ClientFile:
         content = load_tensors(file)
-        version = int(content.pop("version"))
-        return ClientFile(**content) if version == VERSION else version
+        if (version := int(content.pop("version"))) != VERSION:
+            raise BadInput(f"version {version}, but this fedweave reads {VERSION}; write it again")
+        return ClientFile(**content)
 
-    found = atomic.read(path, parse, REMEDY)
-    if isinstance(found, int):
-        raise BadInput(path, f"version {found}, but this fedweave reads {VERSION}; write it again")
-    return found
+    return atomic.read(path, parse, REMEDY)
 
 
 def extract_client(federation: Clients, position: int) -> ClientFile:

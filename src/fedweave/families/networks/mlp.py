@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedweave.tensors import dropout_keys
-from fedweave.tensors.trees import Params
+from fedweave.tensors.trees import Params, is_mapped
 
 PIECE = 2048  # rows of a wide layer
 Shapes = Mapping[str, tuple[int, ...]] | tuple[tuple[str, tuple[int, ...]], ...]
@@ -45,7 +45,7 @@ def apply_wide_head(h: Tensor, head: Any) -> Tensor:
     first fills the memory of the outputs with copies of the bias.
     """
     weight, bias = head.weight, head.bias
-    if len(weight) <= PIECE or torch.is_grad_enabled() or h.device.type != "cpu":
+    if len(weight) <= PIECE or torch.is_grad_enabled() or is_mapped() or h.device.type != "cpu":
         return F.linear(h, weight, bias)
     outputs = h.new_empty(len(h), len(weight))
     for piece, rows, offset in zip(outputs.split(PIECE, 1), weight.split(PIECE), bias.split(PIECE), strict=True):
