@@ -32,7 +32,7 @@ THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?"  # a number wi
 SIGNS = "[%$\u20ac\u00a3\u00a5()\u2212\u00a0]|-$"
 # A number before its unit, which has letters
 WITH_UNIT = r"\s*[+-]?\d[\d.,' ]*?\s*([A-Za-z\u00b0\u00b5][^\d]*)"
-MONTH, CLOCK = r"[A-Za-z]{3,9}\.?", r"\d{1,2}:\d\d(:\d\d)?( ?[AaPp][Mm])?"
+MONTH, CLOCK = r"[^\W\d_]{3,9}\.?", r"\d{1,2}:\d\d(:\d\d)?( ?[AaPp][Mm])?"
 DATE = (
     r"\d{4}[-/.]\d\d?[-/.]\d\d?([ T].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?|"
     rf"\d{{1,2}}\.?[ -]{MONTH}[ -]\d{{2,4}}( .*)?|{MONTH} \d{{1,2}},? \d{{4}}( .*)?|{CLOCK}"

@@ -190,7 +190,7 @@ def _read_csv(file: _TextFile, names: set[str] | None, labels: set[str], has_com
     types: Any = str if names is None else dict.fromkeys({*titles} & (names | labels), str)
     table = file.read(low_memory=False, dtype=types)
     if not isinstance(table.index, pd.RangeIndex):
-        advice = "name every column in the header, or remove the separator at the end of each line"
+        advice = "name every column in the first line, remove lines above it, or separators at the ends of lines"
         header = format_value(file.separator.join(titles))
         raise BadInput(f"{file.path}: its lines have more fields than its header, {header}; {advice}")
     codes = _find_codes(file, table) if names is not None else {}
