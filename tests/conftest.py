@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
+import xdist
 
 if TYPE_CHECKING:
     from servers import Project
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-torch.set_num_threads(1)
 pytest_plugins = ["limits"]
 # Groups that take longest, and those of few tests that take long: at the end, one of them would leave cores idle. Those
 # of `make acceptance` come first: one of them takes minutes.
@@ -71,6 +70,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     text = collection_path.read_text(encoding="utf-8")
     return None if "mark.acceptance" in text or "tiny.sweep(" in text else True
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Tests use one thread each. The process that distributes them needs no PyTorch, whose import takes a second."""
+    if not xdist.is_xdist_controller(session):
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -170,6 +177,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def seeded() -> None:
     """Torch's global generator, with the same seed for every test that uses this fixture."""
+    import torch
+
     torch.manual_seed(0)
 
 

@@ -23,12 +23,13 @@ from fedweave.deployment.wire import spec
 
 ARCHIVE = Path(__file__).with_name("version_0_1_0.tar.xz")
 EXPORTED = """
-import json, sys
+import json, os, sys
 import numpy as np, pandas as pd
 sys.path.insert(0, f"{sys.argv[1]}/code")
 from fedweave_export import load
 rows = np.load(sys.argv[2]) if sys.argv[2].endswith(".npy") else pd.DataFrame(json.load(open(sys.argv[2])))
-print(json.dumps(load(sys.argv[1]).predict_proba(rows).to_numpy().tolist()))
+print(json.dumps(load(sys.argv[1]).predict_proba(rows).to_numpy().tolist()), flush=True)
+os._exit(0)
 """
 
 

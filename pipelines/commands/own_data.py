@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -119,6 +119,7 @@ def compare(
         *build_contestants(contestant or []),
     ]
     federation = fw.Federation.from_file(file, client=client, **data)
+    told = warn_of_data(federation)
     with explain_interrupt(out, resume), warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are printed below the leaderboard
         comparison = fw.compare(
@@ -135,7 +136,7 @@ def compare(
             **chosen.train,
         )
     comparison.save(out)
-    show(comparison)
+    show(comparison, told)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     used = comparison.deployed()
     print(f"predict and export {explain_use(used, f'use {used.name}, {explain_default(comparison)}, ')}")
@@ -180,6 +181,8 @@ def predict(
         about = read_inputs(result.run)[0]
         names, has_commas = input_description.name_columns(about), input_description.had_commas(about)
         rows = user_files.read_table(file, names=names, encoding=encoding, has_commas=has_commas)
+        for line in rows.attrs.get(user_files.NOTES, ()):
+            print(f"warning: {line}", file=sys.stderr)
         rows = rows.reset_index(drop=True)
     own_rows = select_own_rows(result.run, rows, client)
     left_out = f", {len(own_rows)} of {len(rows)} rows: the others are of other clients"
@@ -288,8 +291,15 @@ def _prediction_table(result: "fw.MethodResult", rows: Any, client: str, seed: i
     return answers
 
 
-def show(comparison: "fw.Comparison") -> None:
-    """Print the leaderboard, the summary in sentences, warnings, and the path of the report."""
+def warn_of_data(federation: "fw.Federation") -> tuple[str, ...]:
+    """Print the warnings about the data before the training, and return them: who misread a column need not wait."""
+    for line in federation.notes:
+        terminal.console().print(f"warning: {line}", soft_wrap=True, highlight=False)
+    return federation.notes
+
+
+def show(comparison: "fw.Comparison", told: Collection[str] = ()) -> None:
+    """Print the leaderboard, the summary in sentences, warnings but those `told`, and the path of the report."""
     from fedweave import results
     from fedweave.prediction.input_description import find_partitions
     from fedweave.report.summary import summary
@@ -301,6 +311,8 @@ def show(comparison: "fw.Comparison") -> None:
     leaderboard.print_boards(console, comparison.study, tables, reasons=False)
     leaderboard.print_summary(console, summary(comparison.study, tables))
     for line in comparison.warnings:
+        if line in told:
+            continue
         console.print(f"warning: {line}", soft_wrap=True, highlight=False)
     console.print(f"{comparison.report()} shows everything", soft_wrap=True)
 

@@ -66,12 +66,12 @@ def format_value(value: object) -> str:
 def format_count(number: int, noun: str) -> str:
     """A number with its noun, which is given in the singular.
 
-    >>> format_count(1, "row"), format_count(3, "row"), format_count(2, "class"), format_count(0, "entry")
-    ('1 row', '3 rows', '2 classes', '0 entries')
+    >>> format_count(1, "row"), format_count(3, "row"), format_count(0, "entry"), format_count(4, "day")
+    ('1 row', '3 rows', '0 entries', '4 days')
     """
     if number == 1:
         return f"1 {noun}"
-    if noun.endswith("y"):
+    if noun.endswith("y") and noun[-2:-1] not in "aeiou":
         return f"{number} {noun[:-1]}ies"
     return f"{number} {noun}{'es' if noun.endswith(('s', 'x', 'ch', 'sh')) else 's'}"
 

@@ -30,12 +30,12 @@ def test_import_is_quick_and_lazy() -> None:
     searched for garbage meanwhile, and everything afterwards.
     """
     code = (
-        "import gc, sys, fedweave; searches = []; gc.callbacks.append(lambda *search: searches.append(search)); "
+        "import gc, os, sys, fedweave; searches = []; gc.callbacks.append(lambda *search: searches.append(search)); "
         "heavy = {'torch', 'matplotlib', 'pandas', 'torch_geometric'} & {*sys.modules}; "
         "assert not heavy, heavy; fedweave.Federation; heavy = {'torch', 'pandas', 'matplotlib'} & {*sys.modules}; "
         "assert not heavy, heavy; fedweave.compare; assert gc.isenabled(); assert len(searches) < 20, len(searches); "
         "fedweave.methods.Ditto(lam=2); "
-        "assert not {'matplotlib', 'torch_geometric', 'mlflow', 'optuna'} & {*sys.modules}"
+        "assert not {'matplotlib', 'torch_geometric', 'mlflow', 'optuna'} & {*sys.modules}; os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
     assert {*fw.__all__} <= {*dir(fw)}

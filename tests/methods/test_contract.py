@@ -189,13 +189,14 @@ def test_one_client_is_enough_for_a_federation(name: str) -> None:
 
 
 PROGRAM = """
-import sys; sys.path[:0] = sys.argv[1:]
+import os, sys; sys.path[:0] = sys.argv[1:]
 import torch; torch.set_num_threads(1)
 from test_contract import EVERYBODY, first_kind, objects, run, tiny
 from fedweave.engine.executors import Batched
 for name in sorted(tiny.FAMILIES):
     next(run(*objects(name, first_kind(name)), EVERYBODY, Batched()))
     assert "torch._dynamo" not in sys.modules, name
+os._exit(0)
 """
 
 

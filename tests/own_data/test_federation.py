@@ -69,7 +69,7 @@ def test_a_split_by_time_trains_on_the_first_rows() -> None:
         assert ends[0][1] < ends[1][0] <= ends[1][1] < ends[2][0]
 
 
-@pytest.mark.filterwarnings("ignore:Could not infer format")  # of pandas, for years of two digits
+@pytest.mark.filterwarnings("error:Could not infer format")  # of pandas, for years of two digits
 @pytest.mark.parametrize("written", ["%d.%m.%Y %H:%M", "%d/%m/%y", "%m/%d/%Y", "%Y-%m-%d"])
 def test_dates_as_texts_are_read_in_their_own_order(written: str) -> None:
     """One number above 12 shows for all rows whether the day comes first. It need not be in the first rows."""

@@ -86,6 +86,22 @@ def test_a_folder_may_have_parts_of_one_table(tmp_path: Path) -> None:
     same(fw.Federation.from_file(tmp_path / "parts", **NAMES), fw.Federation.from_pandas(TABLE, **NAMES))
 
 
+def test_a_client_has_the_whole_name_of_its_file(tmp_path: Path) -> None:
+    """Also where there is a point in it; the endings of the table and of its packing are left out."""
+    for name, ending in (("St. Gallen", ".csv"), ("St. Moritz", ".csv.gz"), ("v1.2", ".CSV")):
+        TABLE.drop(columns="shop").to_csv(tmp_path / f"{name}{ending}", index=False)
+    assert fw.Federation.from_file(tmp_path, **NAMES).names == ("St. Gallen", "St. Moritz", "v1.2")
+
+
+def test_a_folder_of_parts_is_not_taken_for_clients_without_a_word(tmp_path: Path) -> None:
+    for name in ("train", "test", "Validation"):
+        TABLE.drop(columns="shop").to_csv(tmp_path / f"{name}.csv", index=False)
+    notes = fw.Federation.from_file(tmp_path, **NAMES).notes
+    assert any("the clients are 'Validation', 'test', 'train': if these are the parts of a split" in n for n in notes)
+    (tmp_path / "train.csv").rename(tmp_path / "train station.csv")
+    assert not any("parts of a split" in note for note in fw.Federation.from_file(tmp_path, **NAMES).notes)
+
+
 def test_inconsistent_folders_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "shops"
     write_shops(folder)
@@ -333,11 +349,21 @@ def test_images_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     file.write_bytes(b"no image")
     with pytest.raises(fw.BadInput, match=r"03\.png: cannot be read as an image"):
         fw.Federation.from_images(tmp_path / "all")
-    with pytest.raises(fw.BadInput, match="has no images"):
+    with pytest.raises(fw.BadInput, match=r"has no images of clients; it has all/left/cat/00\.png; name them CLIENT/"):
         fw.Federation.from_images(tmp_path)
     for size in ("big", 32, (32,), (0, 3), (4.5, 3)):
         with pytest.raises(fw.BadInput, match=r"size: .* is not a height and width"):
             fw.Federation.from_images(tmp_path / "all", size=size)
+
+
+def test_images_in_other_folders_are_named(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    assert not any("left out" in note for note in fw.Federation.from_images(tmp_path).notes)
+    (tmp_path / "left" / "cat" / "2024").mkdir()
+    (tmp_path / "left" / "cat" / "00.png").rename(tmp_path / "left" / "cat" / "2024" / "00.png")
+    (tmp_path / "left" / "cat" / "._00.png").write_bytes(b"of macOS")
+    notes = fw.Federation.from_images(tmp_path).notes
+    assert f"left out: 1 image of {tmp_path} not at CLIENT/CLASS/FILE, such as left/cat/2024/00.png" in notes
 
 
 @pytest.mark.parametrize("image", [np.full((4, 4), 0.5), np.full((4, 4), 300), np.full((4, 4), -3)])

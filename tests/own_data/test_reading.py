@@ -252,6 +252,14 @@ def test_numbers_with_commas_and_points(tmp_path: Path) -> None:
     rows = [f"{WHO[i]};{i};" + f"{n:,}".replace(",", ".") + f";{i // 4 % 2}" for i, n in enumerate(amounts)]
     federation = fw.Federation.from_file(write(tmp_path / "t.csv", ["c;w;p;y", *rows]), client="c", label="y")
     assert "is read as a fraction, but all fractions have three digits" in federation.notes[0]
+    rows = [row.replace(";", ",") for row in rows]
+    federation = fw.Federation.from_file(write(tmp_path / "t.csv", ["c,w,p,y", *rows]), client="c", label="y")
+    assert "is read as a fraction, but all fractions have three digits" in federation.notes[0]
+    assert "three digits" in fw.Federation.from_file(tmp_path / "t.csv", client="c", label="p").notes[0]
+    rows = [f"{row}.25" for row in rows]
+    federation = fw.Federation.from_file(write(tmp_path / "t.csv", ["c,w,p,y", *rows]), client="c", label="y")
+    assert "three digits" in federation.notes[0]
+    assert "column 'y'" not in federation.notes[0]
     rows = [f"{WHO[i]};1.{i:03}.{n % 1000:03},5;{i // 4 % 2}" for i, n in enumerate(amounts)]
     table = read_table(write(tmp_path / "t.csv", ["c;p;y", *rows]))
     np.testing.assert_array_equal(table["p"], 1_000_000 + 1000 * np.arange(COUNT) + amounts % 1000 + 0.5)

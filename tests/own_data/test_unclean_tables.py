@@ -173,6 +173,7 @@ ODD = {
     "column 'odd': 12 values are -99.9, apart from all others": [-99.9 if i % 10 == 0 else i / 7 for i in range(COUNT)],
     "values of column 'odd' 'No' and 'no' differ only in spelling": ["yes", "No", "no"] * (COUNT // 3),
     "column 'odd' holds dates or times, such as '1 Jan 2020'": [f"{1 + i % 28} Jan 2020" for i in range(COUNT)],
+    "column 'odd' holds dates or times, such as '1. März 2020'": [f"{1 + i % 28}. März 2020" for i in range(COUNT)],
     "column 'odd' holds dates or times, such as 'Jan 1, 2020'": [f"Jan {1 + i % 28}, 2020" for i in range(COUNT)],
     "column 'odd' holds dates or times, such as '00:15'": [f"{i % 24:02}:15" for i in range(COUNT)],
     "column 'odd' holds dates, such as 20200101, and is read as a number": [20200101 + i % 28 for i in range(COUNT)],

@@ -12,13 +12,15 @@ ROOT = Path(__file__).resolve().parents[2]
 # What takes long to import.
 HEAVY = {"numpy", "torch", "pandas", "scipy", "sklearn", "matplotlib", "dvc", "mlflow", "prefect", "optuna", "yaml"}
 RUN = f"""
-import sys
+import os, sys
 from fedweave.pipelines.commands import main
 sys.argv = ["fedweave", *sys.argv[1:]]
 try:
     main.main()
 except SystemExit as end:
     print("exit", end.code or 0, sorted({HEAVY} & {{*sys.modules}}), file=sys.stderr)
+    sys.stdout.flush()
+    os._exit(0)  # at once, as the program ends
 """
 ASK = """
 import json, sys

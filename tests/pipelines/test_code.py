@@ -55,10 +55,11 @@ def blobs(root):
 
 # The stage in a process of the project. It imports the project's code once and forks for every line that it reads.
 STAGE = """
-import os, sys, traceback
+import gc, os, sys, traceback
 from fedweave.pipelines.stages import sources
 from fedweave.study.code import PACKAGE, digest, find_dependencies
 digest(find_dependencies(PACKAGE.rglob("*.py")))
+gc.freeze()
 for _ in sys.stdin:
     child = os.fork()
     if not child:
@@ -69,6 +70,7 @@ for _ in sys.stdin:
             traceback.print_exc()
             os._exit(1)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os._exit(0)
 """
 
 
@@ -211,8 +213,9 @@ def test_the_code_of_a_model_belongs_to_its_runs_only(changed_digests: Callable[
 def test_everything_that_trains_is_a_dependency(project: Project, original: dict[str, str]) -> None:
     """The modules that a process has imported after training, without unused entries of tables."""
     code = (
-        "import sys, json; sys.argv = ['x', 'digits-ditto']; from fedweave.pipelines.stages import train;"
-        "print(json.dumps([m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.') and m.__file__]))"
+        "import os, sys, json; sys.argv = ['x', 'digits-ditto']; from fedweave.pipelines.stages import train;"
+        "print(json.dumps([m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.') and m.__file__]),"
+        "flush=True); os._exit(0)"
     )
     env = {**os.environ, **project.env}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
@@ -306,6 +309,23 @@ def test_a_changed_file_has_other_imports_in_the_same_process(tmp_path: Path) ->
     assert ask() == before
     (tmp_path / "a.py").write_text("import c\n")
     assert {*ask()} - {*before} == {tmp_path / "c.py"}
+
+
+def test_a_new_source_and_another_origin_of_a_name_show_in_the_same_process(tmp_path: Path) -> None:
+    """Neither changes the file that was asked for."""
+    (tmp_path / "lab").mkdir()
+    exported, source = tmp_path / "lab" / "__init__.py", tmp_path / "a.cpp"
+    for file, text in {"a": "from lab import f\n", "lab/x": "def f(): ...\n", "lab/y": "def f(): ...\n"}.items():
+        (tmp_path / f"{file}.py").write_text(text)
+    exported.write_text("from .x import f\n")
+    ask = partial(find_dependencies, [tmp_path / "a.py"], [Root(tmp_path)])
+    before = ask()
+    source.write_text("int a;\n")
+    assert {*ask()} - {*before} == {source}
+    source.unlink()
+    assert ask() == before
+    exported.write_text("from .y import f  # as before\n")
+    assert {*ask()} ^ {*before} == {tmp_path / "lab" / "x.py", tmp_path / "lab" / "y.py"}
 
 
 def test_the_pipeline_names_the_digests() -> None:

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 IN_TERMINAL = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from fedweave.pipelines.commands.main import main
-main()
+from fedweave.pipelines.commands.main import program
+program()
 """
 # Rounds of a twentieth of a second: a Ctrl-C after the second one comes long before the tenth.
 SETTINGS = ["--rounds", "10", "--set", "train.checkpoint=1", "--set", "train.epochs=10"]
@@ -104,7 +104,7 @@ def test_ctrl_c_before_a_checkpoint(folder: Path) -> None:
 def test_ctrl_c_in_the_import_of_a_compiled_module(folder: Path) -> None:
     """Python makes an `ImportError` of it, which has the Ctrl-C as its cause: the command still says what it left."""
     program = IN_TERMINAL.replace(
-        "main()\n",
+        "program()\n",
         """
 import sys
 class Finder:
@@ -115,7 +115,7 @@ class Finder:
             except KeyboardInterrupt as error:
                 raise ImportError("initialization failed") from error
 sys.meta_path.insert(0, Finder())
-main()
+program()
 """,
     )
     command = [sys.executable, "-c", program, *RUN, "--output", "out"]

@@ -100,6 +100,29 @@ def test_compare_prints_the_leaderboard_sentences_and_warnings(
         assert text in printed
 
 
+def test_warnings_about_the_data_come_before_the_training(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """And once, so that who misread a column need not wait for the leaderboard."""
+    flights().drop(columns="time_hour").to_csv(tmp_path / "indexed.csv")
+    options = {**SETTINGS, "methods": ["local"], "rounds": 1, "seeds": 1, "tune": 0}
+    own_data.compare(tmp_path / "indexed.csv", out=tmp_path / "out", **options)
+    printed = capsys.readouterr().out
+    assert printed.startswith("warning: column 'Unnamed: 0' has no name in its file")
+    assert printed.count("has no name in its file") == 1
+    assert "warning: no method is better than the control" in printed[printed.index("Who leads") :]
+
+
+def test_new_rows_that_may_be_misread_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    new = flights(40).drop(columns="late").assign(dest="BOS", distance=["1.100", "7"] * 20)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
+    line, _ = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        "warning: column 'distance': 1.100 is read as a fraction, but all fractions have three digits"
+    )
+
+
 def test_the_report_of_a_folder_is_made_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """An exported model predicts like `predict`, in a process without the code of fedweave, and as MLflow serves it."""
 
 import importlib.util
+import shutil
 import subprocess
 import sys
 import warnings
@@ -153,12 +154,22 @@ def test_another_model_is_not_overwritten(table: tuple[fw.MethodResult, Path], t
             result.export(tmp_path, "site 1")
 
 
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """Exports of client "a" with a program of PyTorch (`ditto`) and without one (`knn_per`), and rows of it."""
+    folder, (federation, rows, settings) = tmp_path_factory.mktemp("exports"), make_rows("rows")
+    for method in ("ditto", "knn_per"):
+        fw.fit(method, federation, **{**QUIET, **settings}).export(folder / method, "a")
+    return folder, rows
+
+
 @pytest.mark.parametrize("method", ["ditto", "knn_per"])
 @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
-def test_a_damaged_file_is_named_with_the_way_out(method: str, damage: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_with_the_way_out(
+    method: str, damage: str, exports: tuple[Path, Any], tmp_path: Path
+) -> None:
     """With a program of PyTorch, and without one; each file that the model is read from."""
-    federation, rows, settings = make_rows("rows")
-    folder = fw.fit(method, federation, **{**QUIET, **settings}).export(tmp_path / "a", "a")
+    folder, rows = Path(shutil.copytree(exports[0] / method, tmp_path / "a")), exports[1]
     names = {"ditto": ["program.pt2"], "knn_per": ["run/run.json", "run/models-0.pt"]}[method]
     for name in ("export.json", "weights.safetensors", *names):
         file, content = folder / name, (folder / name).read_bytes()

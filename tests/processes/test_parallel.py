@@ -40,6 +40,7 @@ for keep in (True, False):
         print(least * resource.getpagesize() / 2**20, flush=True)
         os._exit(0)
     assert not os.wait()[1]
+os._exit(0)
 """
 
 

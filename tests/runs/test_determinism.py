@@ -50,6 +50,7 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@cache
 def load(name: str) -> data.Dataset:
     """The first digits, and the edges between them."""
     whole, rows = data.load(name, "unused"), ROWS[name]
@@ -90,6 +91,13 @@ def reference(key: str) -> History:
     """The first seed of a run on one thread, computed once for all tests."""
     torch.set_num_threads(1)
     return repetition.run_repetition(prepared(key), 0)
+
+
+@cache
+def one_by_one(key: str) -> History:
+    """The same repetition with one client after the other."""
+    torch.set_num_threads(1)
+    return repetition.run_repetition(prepared(key, executor="loop"), 0)
 
 
 def digest(history: History) -> str:
@@ -260,7 +268,7 @@ def test_threads_stay_within_the_tolerance(key: str) -> None:
 def test_executors_stay_within_the_tolerance(key: str) -> None:
     """The loop over clients is compared with all at once and with chunks. Scores have the precision of studies."""
     prepared_run = prepared(key, executor="loop")
-    one, double = (repetition.run_repetition(run, 0) for run in (prepared_run, in_double(key, executor="loop")))
+    one, double = one_by_one(key), repetition.run_repetition(in_double(key, executor="loop"), 0)
     rows = (prepared_run.federation.test >= 0).sum(1).numpy()
     for chunk in (0, 3):
         batched = {"executor": "batched", "chunk": chunk}
@@ -274,7 +282,7 @@ def test_executors_stay_within_the_tolerance(key: str) -> None:
 @pytest.mark.parametrize("key", RUNS)
 def test_clients_in_processes_give_the_same_bits(key: str) -> None:
     """The loop over clients is compared with two and with three processes."""
-    loop = digest(repetition.run_repetition(prepared(key, executor="loop"), 0))
+    loop = digest(one_by_one(key))
     for count in (2, 3):
         processes = replace(prepared(key, executor="processes"), executor=Processes(count))
         assert digest(repetition.run_repetition(processes, 0)) == loop
@@ -317,11 +325,12 @@ def test_repetitions_of_a_small_run_need_no_processes(monkeypatch: pytest.Monkey
 
 
 PROGRAM = """
-import sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
+import os, sys; sys.path[:0] = [{src!r}, {root!r}, {tests!r}]
 import torch; torch.set_num_threads(1)
 from fedweave.runs import repetition
 from tests.runs.test_determinism import prepared, digest
-print(digest(repetition.run_repetition(prepared("digits-fedaghn"), 0)))
+print(digest(repetition.run_repetition(prepared("digits-fedaghn"), 0)), flush=True)
+os._exit(0)
 """
 
 

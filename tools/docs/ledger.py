@@ -25,6 +25,7 @@ from tools.pages import store
 CSV = FOLDER / "ledger.csv"
 COSTS = FOLDER / "costs.csv"  # by benchmarks.paper_costs: FedAvg on each column that was not run
 ZOO = Path("docs/boards/zoo.csv")
+MEAN = "avg"  # the setting of a printed mean over the others
 FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN = (
     "full budget, several seeds",
     "full budget, one seed",
@@ -86,8 +87,7 @@ def build() -> list[Entry]:
 
 
 def _entry(row: published.Row) -> Entry:
-    candidates = [*_candidates(row)]
-    best = min(candidates, key=_preference(row), default=Candidate("", NOT_RUN, {}))
+    best = _mean_of_columns(row) if row.setting == MEAN else _best(row)
     state = best.state
     if state in (REDUCED, NOT_RUN) and row.dataset in MISSING_DATA:
         state = ABSENT
@@ -106,6 +106,21 @@ def _entry(row: published.Row) -> Entry:
         _estimate(row) if state == NOT_RUN else np.nan,
         "" if state == ABSENT else best.study,
     )
+
+
+def _best(row: published.Row) -> Candidate:
+    return min(_candidates(row), key=_preference(row), default=Candidate("", NOT_RUN, {}))
+
+
+def _mean_of_columns(row: published.Row) -> Candidate:
+    """The mean over the printed settings of a data set, if each has a full number; its state is that of the worst."""
+    same = [other for other in published.rows(row.paper) if other._replace(setting=MEAN)[:6] == row[:6]]
+    parts = [_best(other) for other in same if other.setting != MEAN]
+    if not all(part.state in (FULL, ONE_SEED) for part in parts):
+        return Candidate("", NOT_RUN, {})
+    worst = max(parts, key=lambda part: STATES.index(part.state))
+    means, seeds = zip(*((part.row["mean"], part.row["seeds"]) for part in parts), strict=True)
+    return Candidate(worst.study, worst.state, {"mean": np.mean(means), "seeds": min(seeds)})
 
 
 def _preference(row: published.Row) -> Any:
@@ -188,7 +203,7 @@ def _core_minutes(row: Mapping[str, Any]) -> float:
 
 def _estimate(row: published.Row) -> float:
     """Core-minutes of one seed: those of FedAvg on the column, times the method's share of FedAvg's time on digits."""
-    if row.setting == "avg":
+    if row.setting == MEAN:
         return 0.0  # the mean of the other columns
     minutes = _costs().get((row.paper, row.table, row.dataset, row.setting), np.nan)
     shares = [share for label, share in _shares().items() if published.is_same_method(label, row.method)]

@@ -29,7 +29,7 @@ from fedweave.runs import dependencies, graph_files
 from fedweave.runs.build import check_on_data, try_model
 from fedweave.runs.inputs import Inputs
 from fedweave.study import checks, plugins, search_spaces, validate
-from fedweave.study.code import PACKAGE, digest
+from fedweave.study.code import digest, is_own
 from fedweave.study.schema import TrainSpec
 from fedweave.study.spec import RunSpec, StudySpec, nest, parse
 
@@ -76,8 +76,10 @@ def _hash_code(run: RunSpec) -> str:
     parts = METHODS[run.method].__mro__
     user_classes = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
     # Of a script or test that defines a class, only the source of the class counts.
-    folders = (PACKAGE, *plugins.list_loaded())
-    package_files = [file for file in dependencies.of_run(run) if any(map(file.is_relative_to, folders))]
+    folders = plugins.list_loaded()
+    package_files = [
+        file for file in dependencies.of_run(run) if is_own(file) or any(map(file.is_relative_to, folders))
+    ]
     metric = METRICS.get(str(run.task.metric))
     functions = [] if metric is None or metric.function.__module__.startswith("fedweave.") else [metric.function]
     text = "".join([digest(package_files), *map(source_of, [*user_classes, *functions])])

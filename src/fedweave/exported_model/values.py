@@ -5,6 +5,7 @@ A name is a text. Texts of a file become numbers only where each number is writt
 
 import calendar
 import re
+import warnings
 from collections.abc import Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -162,7 +163,9 @@ def as_times(column: np.ndarray, where: str = "time") -> np.ndarray:
     _refuse_unclear(texts, where)
     form = {"format": "ISO8601"} if texts and all(map(ISO.fullmatch, texts)) else {}
     try:
-        times = pd.to_datetime(series, utc=True, dayfirst=day_first, **form)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Could not infer format")  # the order of day and month is settled
+            times = pd.to_datetime(series, utc=True, dayfirst=day_first, **form)
     except (ValueError, TypeError, OverflowError) as error:
         reason = str(error).split(". ")[0].split(", at position")[0].splitlines()[0]
         raise InputError(

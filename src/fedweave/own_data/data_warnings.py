@@ -9,7 +9,9 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.data import Dataset
+from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import format_count
+from fedweave.own_data.splits import part_name
 from fedweave.own_data.user_files import UNNAMED
 from fedweave.tensors.random_streams import stream
 
@@ -30,7 +32,7 @@ THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?"  # a number wi
 SIGNS = "[%$\u20ac\u00a3\u00a5()\u2212\u00a0]|-$"
 # A number before its unit, which has letters
 WITH_UNIT = r"\s*[+-]?\d[\d.,' ]*?\s*([A-Za-z\u00b0\u00b5][^\d]*)"
-MONTH, CLOCK = r"[A-Za-z]{3,9}\.?", r"\d{1,2}:\d\d(:\d\d)?( ?[AaPp][Mm])?"
+MONTH, CLOCK = r"[^\W\d_]{3,9}\.?", r"\d{1,2}:\d\d(:\d\d)?( ?[AaPp][Mm])?"
 DATE = (
     r"\d{4}[-/.]\d\d?[-/.]\d\d?([ T].*)?|\d{1,2}[./-]\d{1,2}[./-]\d{2,4}( .*)?|"
     rf"\d{{1,2}}\.?[ -]{MONTH}[ -]\d{{2,4}}( .*)?|{MONTH} \d{{1,2}},? \d{{4}}( .*)?|{CLOCK}"
@@ -319,6 +321,17 @@ def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:
     # Two encodings of an accent look the same, so both are written in ASCII.
     spellings = " and ".join(map(repr if len({*map(_normalize_unicode, similar[0])}) > 1 else ascii, similar[0]))
     return (f"{kind} {spellings} differ only in spelling{more}; write them the same way if they are one",)
+
+
+def find_part_names(names: Sequence[str]) -> tuple[str, ...]:
+    """A line if all clients have names of parts of a split, as where a folder of parts is taken for one of clients."""
+    if len(names) < 2 or not all(part_name(name) in PARTS for name in names):
+        return ()
+    found = ", ".join(map(repr, names))
+    return (
+        f"the clients are {found}: if these are the parts of a split, make one table with a column for the client and "
+        "one for the part, and name the latter with split",
+    )
 
 
 def find_number_classes(classes: Sequence[str]) -> tuple[str, ...]:

@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.errors import BadInput, describe_error, format_value
+from fedweave.errors import BadInput, describe_error, format_count, format_value
 from fedweave.own_data.splits import part_name
+from fedweave.own_data.user_files import NOTES
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+LEVELS = ("CLIENT", "CLASS", "FILE")  # of a folder of images
 MOST_PIXELS = 4096  # largest height and width to which images are resized
 DEEP_MODES = ("I", "I;16", "I;16B", "I;16L", "F")  # of grey images with more than 8 bits
 
 
 def list_files(folder: Path | str) -> "pd.DataFrame":
-    """A table of the files FOLDER/CLIENT/CLASS/FILE: file, client, label.
+    """A table of the files FOLDER/CLIENT/CLASS/FILE: file, client, label. A note says how many images are elsewhere.
 
     Raises:
         BadInput: there is no such folder, or no image in it.
@@ -29,17 +31,29 @@ def list_files(folder: Path | str) -> "pd.DataFrame":
     root = Path(folder)
     if not root.is_dir():
         raise BadInput(f"{root}: there is no such folder")
-    files = sorted(path for path in root.glob("*/*/*") if path.suffix.lower() in ENDINGS and path.is_file())
-    if not files:
-        raise BadInput(f"{root}: has no images; name them CLIENT/CLASS/FILE with the ending {', '.join(ENDINGS)}")
-    names = [path.relative_to(root).parts for path in files]
-    return pd.DataFrame(
+    names = _find_images(root, "/".join("*" * len(LEVELS)))
+    elsewhere = ["/".join(name) for name in _find_images(root, "**/*") if len(name) != len(LEVELS)]
+    if not names:
+        found = f"; it has {elsewhere[0]}" if elsewhere else ""
+        way = f"name them {'/'.join(LEVELS)} with the ending {', '.join(ENDINGS)}"
+        raise BadInput(f"{root}: has no images of clients{found}; {way}")
+    table = pd.DataFrame(
         {
             "file": ["/".join(name) for name in names],
             "client": [name[0] for name in names],
             "label": [name[1] for name in names],
         }
     )
+    if elsewhere:
+        count = format_count(len(elsewhere), "image")
+        table.attrs[NOTES] = [f"left out: {count} of {root} not at {'/'.join(LEVELS)}, such as {elsewhere[0]}"]
+    return table
+
+
+def _find_images(root: Path, pattern: str) -> list[tuple[str, ...]]:
+    """The parts of the paths of images below `root`, in their order; without hidden files, as macOS writes them."""
+    images = (path for path in root.glob(pattern) if path.suffix.lower() in ENDINGS and path.is_file())
+    return [path.relative_to(root).parts for path in sorted(images) if not path.name.startswith(".")]
 
 
 def load(images: Iterable[Any], root: Path, size: tuple[int, int] | None) -> np.ndarray:

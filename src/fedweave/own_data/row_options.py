@@ -239,7 +239,8 @@ def partition_fields(
     notes: tuple[str, ...],
 ) -> dict[str, Any]:
     """The fields of a federation whose partition is given."""
-    spelling_notes = (
+    name_notes = (
+        *data_warnings.find_part_names(arrangement.names),
         *data_warnings.find_similar_names("clients", arrangement.names),
         *data_warnings.find_similar_names("classes", arrangement.classes),
         *(data_warnings.find_number_classes(arrangement.classes) if options.target is None else ()),
@@ -252,6 +253,6 @@ def partition_fields(
         "normalize": scale_by_own_rows(dataset, partition, options.normalize or "none"),
         "shape": tuple(shape),
         "classes": arrangement.classes,
-        "notes": (*notes, *spelling_notes),
+        "notes": (*notes, *name_notes),
         "rules": {"split": options.rule, "stride": options.stride},
     }

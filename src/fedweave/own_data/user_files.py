@@ -190,13 +190,15 @@ def _read_csv(file: _TextFile, names: set[str] | None, labels: set[str], has_com
     types: Any = str if names is None else dict.fromkeys({*titles} & (names | labels), str)
     table = file.read(low_memory=False, dtype=types)
     if not isinstance(table.index, pd.RangeIndex):
-        advice = "name every column in the header, or remove the separator at the end of each line"
+        advice = "name every column in the first line, remove lines above it, or separators at the ends of lines"
         header = format_value(file.separator.join(titles))
         raise BadInput(f"{file.path}: its lines have more fields than its header, {header}; {advice}")
     codes = _find_codes(file, table) if names is not None else {}
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
     if file.separator == ";" and names is not None:
         table = _read_commas(file, table, names, has_commas)
+    elif names is not None:
+        table.attrs[NOTES] = _note_grouped(file, table, names, labels)
     if repeated:  # pandas has added numbers to the names
         pairs = zip(table.columns, titles, strict=True)
         table.columns = pd.Index([title if title in repeated else name for name, title in pairs])
@@ -231,15 +233,12 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_co
     for name in [*dict.fromkeys([*with_comma, *with_point])]:
         marks = signed[name].str.contains("[.,]")
         example = str(signed[name][marks].iloc[0])
-        digits = re.sub(r"[.,]", "", example)
         if name in groups and name not in with_comma:
             why = "as others have decimal commas" if are_commas else "as some have two"
+            digits = re.sub(r"[.,]", "", example)
             notes.append(f"column {name!r}: points separate thousands, {why}: {example} is read as {digits}")
-        elif name not in groups and not marks.all() and signed[name].str.fullmatch(MAYBE_GROUPED).all():
-            notes.append(
-                f"column {name!r}: {example} is read as a fraction, but all fractions have three digits, and other "
-                f"numbers none, as if the sign separated thousands; if so, write {digits}"
-            )
+        elif name not in groups:
+            notes += _maybe_grouped(name, signed[name])
     read = {
         name: texts[name].str.replace(".", "", regex=False).str.replace(",", ".", regex=False).astype(float)
         for name in dict.fromkeys([*with_comma, *groups])
@@ -247,6 +246,34 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_co
     table = table.assign(**read)
     table.attrs |= {NOTES: notes, AMOUNTS: [*read], COMMAS: has_commas}
     return table
+
+
+def _note_grouped(file: _TextFile, table: "pd.DataFrame", names: set[str], labels: set[str]) -> list[str]:
+    """A line for each column of a file without semicolons whose points may separate thousands."""
+    floats = {name: table[name] for name in table if name not in names and table[name].dtype.kind == "f"}
+    doubtful = {name for name, column in floats.items() if _are_thousandths(column)}
+    written = file.read(usecols=doubtful.__contains__, dtype=str) if doubtful else table[[]]
+    written = written.assign(**{name: table[name] for name in labels - names if _are_texts(table, name)})
+    return [line for name in written for line in _maybe_grouped(name, written[name].dropna().str.strip())]
+
+
+def _are_thousandths(column: "pd.Series[Any]") -> bool:
+    """Whether numbers below 1000, some of them with a fraction, have at most three digits behind the point."""
+    numbers = column.dropna().to_numpy()
+    near = np.isclose(numbers * 1000, np.rint(numbers * 1000), rtol=0, atol=1e-6)
+    return bool((np.abs(numbers) < 1000).all() and near.all() and (numbers % 1).any() and not (numbers % 1).all())
+
+
+def _maybe_grouped(name: Any, texts: "pd.Series[str]") -> list[str]:
+    """A line if the signs in the texts of a column of numbers may separate thousands."""
+    marks = texts.str.contains("[.,]")
+    if marks.all() or not marks.any() or not texts.str.fullmatch(MAYBE_GROUPED).all():
+        return []
+    example = str(texts[marks].iloc[0])
+    return [
+        f"column {name!r}: {example} is read as a fraction, but all fractions have three digits, and other numbers "
+        f"none, as if the sign separated thousands; if so, write {re.sub('[.,]', '', example)}"
+    ]
 
 
 def _read_parquet(path: Path) -> "pd.DataFrame":
@@ -354,7 +381,7 @@ def _add_client(
     if similar := difflib.get_close_matches(str(client), columns, n=1):  # more likely a typing error
         advice = "where each file is one client, give a name unlike those of the columns"
         raise BadInput(f"client: no column {client!r}; did you mean {similar[0]!r}? {advice}")
-    names = [file.name.split(".")[0] for file in tables]
+    names = [file.name[: file.name.lower().rindex(str(_table_kind(file)))] for file in tables]
     if twice := [name for name in names if names.count(name) > 1]:
         raise BadInput(
             f"{next(iter(tables)).parent}: two files have the name {twice[0]!r}; each is a client, rename one"

@@ -3,9 +3,13 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from fedweave import plots
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def render(package: str, template: str, context: Callable[[], Mapping[str, Any]]) -> str:
@@ -14,14 +18,17 @@ def render(package: str, template: str, context: Callable[[], Mapping[str, Any]]
     Args:
         context: makes the variables of the template; the drawings in them are made at the end, on all cores.
     """
+    page, palette = _environment(package).get_template(template), [*zip(plots.LIGHT, plots.DARK, strict=True)]
+    return _make_ids_unique(plots.draw_in_parallel(lambda: page.render(context(), palette=palette)))
+
+
+@cache
+def _environment(package: str) -> "Environment":
+    """The templates of a package and those of this one, each compiled once."""
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     loader = ChoiceLoader([PackageLoader(package), PackageLoader("fedweave.report")])
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    page, palette = environment.get_template(template), [*zip(plots.LIGHT, plots.DARK, strict=True)]
-    return _make_ids_unique(plots.draw_in_parallel(lambda: page.render(context(), palette=palette)))
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
 
 def _make_ids_unique(page: str) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedweave.registry import files
 from fedweave.runs import graph_files
 from fedweave.runs.inputs import data_folders
 from fedweave.study import plugins
-from fedweave.study.code import PACKAGE, digest, find_dependencies, label, read_source
+from fedweave.study.code import PACKAGE, State, digest, find_dependencies, find_state, is_own, label, read_source
 from fedweave.study.spec import RunSpec
 
 TRAINING = ("runs/archive.py", "runs/repetition.py")  # behind every run
@@ -53,8 +54,13 @@ def of_dataset(name: str) -> tuple[Path, ...]:
 
 def _with_data_files(code: tuple[Path, ...]) -> tuple[Path, ...]:
     """`code`, and the data files of plug-ins whose code in it names its own place, from where it may read them."""
-    plug_ins = [file for file in code if not file.is_relative_to(PACKAGE)]
-    return (*code, *_data_files(file for file in plug_ins if OWN_PLACE.search(file.read_text("utf-8", "replace"))))
+    plug_ins = [file for file in code if not is_own(file)]
+    return (*code, *_data_files(file for file in plug_ins if _names_own_place(file, find_state(file))))
+
+
+@cache
+def _names_own_place(file: Path, _state: State | None) -> bool:
+    return OWN_PLACE.search(file.read_text("utf-8", "replace")) is not None
 
 
 def _data_files(code: Iterable[Path]) -> list[Path]:

@@ -8,7 +8,9 @@ dependency only of the code that uses it.
 
 import ast
 import hashlib
+import stat
 import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -21,6 +23,8 @@ from fedweave.study import syntax
 from fedweave.study.syntax import dotted_names, tree_tokens
 
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder of fedweave
+# Folders of Python and of packages, where a file keeps its place in a package.
+INSTALLED = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")})
 
 Reference = tuple[str, tuple[str, ...]]  # a module by its dotted name, and what is taken from it
 
@@ -53,6 +57,43 @@ class Root(NamedTuple):
     names: frozenset[str] = frozenset()
 
 
+State = tuple[int, int]  # the time of the last change of a file [ns], and its size
+
+
+class ImportWalk:
+    """The walk along the imports of some files.
+
+    Attributes:
+        places: where modules are looked for.
+        states: file -> its state, or None where there was none, of all files that decide the result.
+    """
+
+    def __init__(self, places: tuple[Root, ...]):
+        self.places = places
+        self.states: dict[Path, State | None] = {}
+        self._resolved: dict[tuple[Reference, tuple[Root, ...]], tuple[Path, ...]] = {}
+
+    def is_file(self, file: Path) -> bool:
+        """Whether there is such a file, looked up once."""
+        if file not in self.states:
+            self.states[file] = find_state(file)
+        return self.states[file] is not None
+
+    def read(self, file: Path) -> SourceFile:
+        """The facts of a file, in the state in which it was first met."""
+        return read_source(file, self.states[file] if self.is_file(file) else None)
+
+    def resolve(self, use: Reference, places: tuple[Root, ...]) -> tuple[Path, ...]:
+        """The files behind what is taken from a module; most modules take the same things."""
+        if (use, places) not in self._resolved:
+            self._resolved[use, places] = tuple(_resolve_reference(*use, places, self, frozenset()))
+        return self._resolved[use, places]
+
+
+# (Files, places) -> the states that decided the last result for them, which is right until one changes, and the result.
+_found: dict[tuple[frozenset[Path], tuple[Root, ...]], tuple[dict[Path, State | None], tuple[Path, ...]]] = {}
+
+
 def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[Path, ...]:
     """The files `of` and every file inside the package or below `roots` that they import, directly or not, sorted.
 
@@ -64,15 +105,19 @@ def find_dependencies(of: Iterable[Path], roots: Iterable[Root] = ()) -> tuple[P
         BadInput: a file cannot be read or is not Python.
     """
     places = (Root(PACKAGE.parent, frozenset({PACKAGE.name})), *(Root(r.folder.resolve(), r.names) for r in roots))
-    seen: set[Path] = set()
     waiting = [Path(file).resolve() for file in of]
+    key = frozenset(waiting), places
+    if key in _found and all(find_state(file) == state for file, state in _found[key][0].items()):
+        return _found[key][1]
+    walk, seen = ImportWalk(places), set[Path]()
     with _stored_facts():
         while waiting:
             file = waiting.pop()
             if file not in seen:
                 seen.add(file)
-                waiting += _direct_imports(file, places)
-    return tuple(sorted(seen))
+                waiting += _direct_imports(file, walk)
+    _found[key] = walk.states, tuple(sorted(seen))
+    return _found[key][1]
 
 
 def digest(files: Iterable[Path]) -> str:
@@ -88,22 +133,48 @@ def digest(files: Iterable[Path]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
 
+@cache
+def is_own(file: Path) -> bool:
+    """Whether a file is one of the package."""
+    return file.is_relative_to(PACKAGE)
+
+
 def label(file: Path) -> str:
     """The name of a file in a list: with its folders below the package, elsewhere with its own folder only."""
-    if not file.is_relative_to(PACKAGE):  # most are, and to resolve one takes ten times as long as the rest
+    if not is_own(file):  # most are, and to resolve one takes ten times as long as the rest
         file = file.resolve()
-    return str(file.relative_to(PACKAGE.parent) if file.is_relative_to(PACKAGE) else Path(file.parent.name, file.name))
+    return _own_label(file) if is_own(file) else str(Path(file.parent.name, file.name))
 
 
-def read_source(file: Path) -> SourceFile:
+@cache
+def _own_label(file: Path) -> str:
+    return str(file.relative_to(PACKAGE.parent))
+
+
+def find_state(file: Path) -> State | None:
+    """The state of a file; None where there is none."""
+    try:
+        status = file.stat()
+    except (OSError, ValueError):
+        return None
+    return (status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else None
+
+
+def read_source(file: Path, state: State | None = None) -> SourceFile:
     """The facts of `file`, which is read again only after a change.
+
+    Args:
+        file: the file.
+        state: its state, where it is known.
 
     Raises:
         BadInput: it cannot be read or is not Python.
     """
     try:
-        stat = file.stat()
-        return _parse_source(file, stat.st_mtime_ns, stat.st_size)
+        if state is None:
+            status = file.stat()
+            state = status.st_mtime_ns, status.st_size
+        return _parse_source(file, *state)
     except SyntaxError as error:
         raise BadInput(file, f"line {error.lineno}: {error.msg}; correct that line") from error
     except (OSError, ValueError) as error:
@@ -112,12 +183,12 @@ def read_source(file: Path) -> SourceFile:
 
 @cache
 def _parse_source(file: Path, _changed: int, _size: int) -> SourceFile:
-    """The facts of a file. Those of the package are stored for the next process, because parsing all takes a second."""
+    """The facts of a file. Those of packages are stored for the next process, because parsing all takes a second."""
     content = file.read_bytes()
-    if not file.is_relative_to(PACKAGE):
+    if not is_own(file) and not any(map(file.is_relative_to, INSTALLED)):
         return _parse(file, content)
     # Relative imports give the place of a file a part in its facts.
-    facts, key = _stored(), f"{label(file)} {hashlib.sha256(content).hexdigest()}"
+    facts, key = _stored(), f"{label(file) if is_own(file) else file} {hashlib.sha256(content).hexdigest()}"
     if key not in facts:
         facts[key] = _to_json(_parse(file, content))
         _unstored.add(key)
@@ -242,38 +313,37 @@ def _defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.id
 
 
-def _direct_imports(file: Path, places: tuple[Root, ...]) -> tuple[Path, ...]:
+def _direct_imports(file: Path, walk: ImportWalk) -> tuple[Path, ...]:
     """The files that `file` imports itself, and outside of the package those of the packages it lies in."""
-    inside = file.is_relative_to(PACKAGE)
+    inside, places = is_own(file), walk.places
     # A plug-in may import the files of its own folder by their bare names; a file of the package does not.
     own_folder = () if inside or any(file.parent == place.folder for place in places) else (Root(file.parent),)
-    files = [
-        path for use in read_source(file).uses for path in _resolve_reference(*use, (*own_folder, *places), frozenset())
-    ]
+    files = [path for use in walk.read(file).uses for path in walk.resolve(use, (*own_folder, *places))]
     above, source = file.parent / "__init__.py", file.with_suffix(".cpp")  # which a module builds
-    files += [path for path in (source,) if path.is_file()]
-    return (*files, above) if not inside and above.is_file() else tuple(files)
+    files += [path for path in (source,) if walk.is_file(path)]
+    return (*files, above) if not inside and walk.is_file(above) else tuple(files)
 
 
 def _resolve_reference(
-    module: str, attributes: tuple[str, ...], places: tuple[Root, ...], visited: frozenset[Reference]
+    module: str, attributes: tuple[str, ...], places: tuple[Root, ...], walk: ImportWalk, visited: frozenset[Reference]
 ) -> Iterator[Path]:
     """The files behind what is taken from a module; none for what lies outside of `places`."""
     file = _find_module(module, places)
     if file is None or (module, attributes) in visited:
         return
     if not attributes or file.name != "__init__.py":
-        if file.is_file() and not (file.name == "__init__.py" and file.is_relative_to(PACKAGE) and not attributes):
+        if walk.is_file(file) and not (file.name == "__init__.py" and is_own(file) and not attributes):
             yield file
         return
-    content = read_source(file) if file.is_file() else SourceFile("", (), {}, frozenset())
+    content = walk.read(file) if walk.is_file(file) else SourceFile("", (), {}, frozenset())
     origin = content.exports.get(attributes[0], (module, (attributes[0],)))
     if origin != (module, (attributes[0],)) and attributes[0] not in content.defines:
         other_module, names = origin
-        yield from _resolve_reference(other_module, (*names, *attributes[1:]), places, visited | {(module, attributes)})
+        further = visited | {(module, attributes)}
+        yield from _resolve_reference(other_module, (*names, *attributes[1:]), places, walk, further)
     elif _find_module(f"{module}.{attributes[0]}", places):
-        yield from _resolve_reference(f"{module}.{attributes[0]}", attributes[1:], places, visited)
-    elif file.is_file() and attributes[0] in content.defines:
+        yield from _resolve_reference(f"{module}.{attributes[0]}", attributes[1:], places, walk, visited)
+    elif walk.is_file(file) and attributes[0] in content.defines:
         yield file
 
 

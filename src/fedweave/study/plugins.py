@@ -10,6 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -70,6 +71,20 @@ def load_if_missing(name: object, table: Mapping[str, object]) -> None:
 
 def find_installed() -> dict[str, Path]:
     """Plug-ins of installed packages: name of the module at the top -> file, or folder of a package."""
+    return dict(_find_installed(tuple((place, _changed(Path(place))) for place in sys.path)))
+
+
+def _changed(folder: Path) -> int:
+    """When an entry of a folder has changed [ns], as an installation does; 0 where there is no such folder."""
+    try:
+        return folder.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+@cache
+def _find_installed(_places: tuple[tuple[str, int], ...]) -> dict[str, Path]:
+    """See `find_installed`. It reads a file of every installed package, so once for one state of the search path."""
     packages = {}
     for name in sorted({entry.module.partition(".")[0] for entry in entry_points(group=GROUP)}):
         spec = find_spec(name)

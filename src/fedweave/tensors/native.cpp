@@ -386,10 +386,12 @@ template <bool INTO> static void gather(const Call& c) {
   });
 }
 
-// A matrix whose columns come in parts, each a `jump` behind the one before: rows of pixels below each other.
+// A matrix whose columns come in parts, each a `jump` behind the one before: rows of pixels below each other. Its rows
+// may come in groups of `group`, too, each a `group_jump` behind the one before.
 struct Matrix {
   const Real* at;
-  Int row, column, jump = 0;  // strides
+  Int row, column, jump = 0, group = 0, group_jump = 0;
+  Int place(Int i) const { return group ? i / group * group_jump + i % group * row : i * row; }
 };
 
 // o [m, n] = a [m, parts * k] b + add; `b` has rows of `ldb` numbers, whose vectors are read whole.
@@ -419,15 +421,17 @@ template <int R, int C> static void tile(const Product& p, Int first, Int j, Int
       }
       for (int v = 0; v < C; v++) sums[r][v] = *reinterpret_cast<const Vector*>(from + v * LANES);
     }
-  const Int row = p.a.row, column = p.a.column, ldb = p.ldb;
-  const Real *b = p.b + j, *part = p.a.at + first * row;
+  const Int column = p.a.column, ldb = p.ldb;
+  Int place[R];
+  for (int r = 0; r < R; r++) place[r] = p.a.place(first + r);
+  const Real *b = p.b + j, *part = p.a.at;
   for (Int s = 0; s < p.parts; s++, part += p.a.jump) {
     const Real* a = part;
     for (Int i = 0; i < p.k; i++, a += column, b += ldb) {
       Vector line[C];
       for (int v = 0; v < C; v++) line[v] = *reinterpret_cast<const Vector*>(b + v * LANES);
       for (int r = 0; r < R; r++) {
-        const Real x = a[r * row];
+        const Real x = a[place[r]];
         for (int v = 0; v < C; v++) sums[r][v] += x * line[v];
       }
     }
@@ -623,21 +627,18 @@ static void convolution_input(const Call& c) {
 static void convolution_weight(const Call& c) {
   Images s(c, 1);
   s.join_neighbours();
-  const Int n = s.together * s.out, width = padded(n), rows = s.places_wide / s.together;
-  Real *sums = c.at<Real>(5), *packed = sums + s.fan_in() * width, *room = packed + s.places_high * rows * width;
+  const Int n = s.together * s.out, width = padded(n), rows = s.places_wide / s.together, lines = s.places_high * rows;
+  Real *sums = c.at<Real>(5), *packed = sums + s.fan_in() * width, *room = packed + lines * width;
   std::fill(sums, room, Real(0));
   for (Int image = 0; image < c.size(0); image++) {
-    const Real* x = s.pad(c.at<Real>(1) + image * c.stride(1, 0), room);
-    const Real* grad = c.at<Real>(2) + image * s.places() * s.out;
-    if (width != n) {
-      for (Int i = 0; i < s.places_high * rows; i++) std::copy(grad + i * n, grad + (i + 1) * n, packed + i * width);
+    const Real *x = s.pad(c.at<Real>(1) + image * c.stride(1, 0), room), *grad = c.at<Real>(2) + image * lines * n;
+    const bool is_last = image + 1 == c.size(0);  // vectors that are read behind other images end in the next ones
+    if (is_last && width != n) {
+      for (Int i = 0; i < lines; i++) std::copy(grad + i * n, grad + (i + 1) * n, packed + i * width);
       grad = packed;
     }
-    for (Int ky = 0; ky < s.kernel_high; ky++) {
-      const Matrix pixels = {x + ky * s.row, 1, s.together * s.shift(), s.step * s.row};
-      Real* to = sums + ky * s.part() * width;
-      multiply({pixels, grad, width, to, width, to, width, s.places_high, rows}, s.part(), width);
-    }
+    const Matrix pixels = {x, 1, s.together * s.shift(), s.step * s.row, s.part(), s.row};
+    multiply({pixels, grad, is_last ? width : n, sums, width, sums, width, s.places_high, rows}, s.fan_in(), width);
   }
   s.each_weight<Real>(c, 0, [&](Int row, Int o, Real& value) {
     value = 0;
@@ -645,31 +646,48 @@ static void convolution_weight(const Call& c) {
   });
 }
 
+using Position = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;  // in an image
+typedef Position Positions __attribute__((vector_size(BYTES)));
+typedef Int Wide __attribute__((vector_size(LANES * sizeof(Int)), aligned(sizeof(Int)), may_alias));
+
+// Of a window in an image the largest number, and its position, for channels from `j` on; (height, width) of the window.
+static void pool_window(const Call& c, Int image, Int first, Int j, Int place) {
+  const Int n = c.size(3), wide = c.stride(2, 1) / n, width = std::min(LANES, n - j);
+  const Int numbers = c.size(0) * c.stride(2, 0), results = c.size(0) * c.size(1) * c.size(2) * n;
+  Vector best = {};
+  Positions where = {};
+  for (Int ky = 0; ky < c.stride(4, 0); ky++)
+    for (Int kx = 0; kx < c.stride(4, 1); kx++) {
+      const Int position = first + ky * wide + kx, from = image * c.stride(2, 0) + position * n + j;
+      Real edge[LANES] = {};
+      const bool whole = from + LANES <= numbers;
+      const Real* at = c.at<Real>(2) + from;
+      if (!whole) std::copy(at, at + width, edge);
+      const Vector value = *reinterpret_cast<const Vector*>(whole ? at : edge);
+      const Positions here = Positions{} + static_cast<Position>(position);
+      const Positions larger = (value > best) | (value != value);
+      best = ky || kx ? larger ? value : best : value;
+      where = ky || kx ? larger ? here : where : here;
+    }
+  const Wide index = __builtin_convertvector(where, Wide);
+  Real* to = c.at<Real>(0) + place + j;
+  Int* to_index = c.at<Int>(1) + place + j;
+  if (place + j + LANES <= results) {  // over the next place, which comes later
+    *reinterpret_cast<Vector*>(to) = best;
+    *reinterpret_cast<Wide*>(to_index) = index;
+  } else {
+    for (Int i = 0; i < width; i++) to[i] = best[i], to_index[i] = index[i];
+  }
+}
+
 // The largest number of a window, and its position in the image; images, (height, width, stride, 0) of the windows.
 static void max_pool(const Call& c) {
-  using Position = std::conditional_t<sizeof(Real) == 4, int32_t, int64_t>;
-  typedef Position Positions __attribute__((vector_size(BYTES)));
-  const Int n = c.size(3), wide = c.stride(2, 1) / n, step = c.stride(4, 2), numbers = c.size(0) * c.stride(2, 0);
-  for (Int place = 0; place < c.size(0) * c.size(1) * c.size(2); place++)
-    for (Int j = 0; j < n; j += LANES) {
-      const Int x = place % c.size(2), y = place / c.size(2) % c.size(1), image = place / c.size(2) / c.size(1);
-      const Int width = std::min(LANES, n - j);
-      Vector best = {};
-      Positions where = {};
-      for (Int ky = 0; ky < c.stride(4, 0); ky++)
-        for (Int kx = 0; kx < c.stride(4, 1); kx++) {
-          const Int position = (y * step + ky) * wide + x * step + kx, from = image * c.stride(2, 0) + position * n + j;
-          Real edge[LANES] = {};
-          const Real* at = c.at<Real>(2) + from;
-          if (from + LANES > numbers) at = std::copy(at, at + width, edge) - width;
-          const Vector value = *reinterpret_cast<const Vector*>(at);
-          const Positions here = Positions{} + static_cast<Position>(position);
-          const Positions larger = (value > best) | (value != value);
-          best = ky || kx ? larger ? value : best : value;
-          where = ky || kx ? larger ? here : where : here;
-        }
-      for (Int i = 0; i < width; i++) c.at<Real>(0)[place * n + j + i] = best[i], c.at<Int>(1)[place * n + j + i] = where[i];
-    }
+  const Int n = c.size(3), wide = c.stride(2, 1) / n, step = c.stride(4, 2);
+  Int place = 0;
+  for (Int image = 0; image < c.size(0); image++)
+    for (Int y = 0; y < c.size(1); y++)
+      for (Int x = 0; x < c.size(2); x++, place += n)
+        for (Int j = 0; j < n; j += LANES) pool_window(c, image, y * step * wide + x * step, j, place);
 }
 
 // the gradient of the images, from that of the windows and their positions
