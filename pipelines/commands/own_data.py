@@ -311,9 +311,8 @@ def show(comparison: "fw.Comparison", told: Collection[str] = ()) -> None:
     leaderboard.print_boards(console, comparison.study, tables, reasons=False)
     leaderboard.print_summary(console, summary(comparison.study, tables))
     for line in comparison.warnings:
-        if line in told:
-            continue
-        console.print(f"warning: {line}", soft_wrap=True, highlight=False)
+        if line not in told:
+            console.print(f"warning: {line}", soft_wrap=True, highlight=False)
     console.print(f"{comparison.report()} shows everything", soft_wrap=True)
 
 

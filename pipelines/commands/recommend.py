@@ -1,5 +1,6 @@
 """`fedweave recommend`: whether clients should collaborate, with which method, and what each of them should deploy."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -67,6 +68,7 @@ def recommend(
 
         listed = [*(listed or DEFAULT.split()), *own_data.build_contestants(contestant)]
     federation = fw.Federation.from_file(file, client=client, **data)
+    told = own_data.warn_of_data(federation)
     with explain_interrupt(out):
         advice = fw.recommend(
             federation,
@@ -81,15 +83,15 @@ def recommend(
             out=out,
             **chosen.train,
         )
-    show(advice)
+    show(advice, told)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
     done = replace(fw.load(out), federation=federation)
     use = own_data.explain_use(done[advice.method], f"use {advice.method}, {own_data.explain_recommendation(advice)}, ")
     print(f"predict and export {use}")
 
 
-def show(advice: "fw.Recommendation") -> None:
-    """Print the methods, the answers in sentences, and the path of the page."""
+def show(advice: "fw.Recommendation", told: Collection[str] = ()) -> None:
+    """Print the methods, the answers in sentences, the notes but those `told`, and the path of the page."""
     console = terminal.console()
     console.print(board(advice), "")
     for line in advice.lines:
@@ -100,7 +102,8 @@ def show(advice: "fw.Recommendation") -> None:
             highlight=False,
         )
     for note in advice.facts["notes"]:
-        console.print(f"note: {note}", soft_wrap=True, highlight=False)
+        if note not in told:
+            console.print(f"note: {note}", soft_wrap=True, highlight=False)
     console.print(f"{advice.report()} shows everything", soft_wrap=True)
 
 

@@ -168,9 +168,11 @@ def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str, tmp_
 def test_too_few_clients_for_a_test_are_reported(tmp_path: Path) -> None:
     """The advice says that no verdict is possible, and names no method as better."""
     x, y = np.random.default_rng(0).normal(size=(150, 3)), np.arange(150) % 2
-    federation = fw.Federation.from_arrays(x, y, client=[f"clinic {i % 5}" for i in range(150)])
+    federation = fw.Federation.from_arrays(x, y, client=[*"ABCDd"] * 30)
     call = {**SMALL, "methods": ["local", "fedavg", "fedavg_ft"], "rounds": 6, "settings": 1, "budget": None}
     advice = fw.recommend(federation, **call, out=tmp_path)
+    for warning in ("clients 'D' and 'd' differ only in spelling", "5 of 5 clients have fewer than 10 test rows"):
+        assert [note for note in advice.facts["notes"] if note.startswith(warning)]
     assert [note for note in advice.facts["notes"] if note.startswith("With 5 clients there is no verdict")]
     assert advice.answer == "local"
     assert "(Local): no verdict on other methods is possible." in str(advice)

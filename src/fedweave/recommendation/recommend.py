@@ -183,7 +183,7 @@ class Recommender:
         """Run everything from the race to the files."""
         race_federation, work = drop_test_rows(self.federation), self.folder / results_of.FOLDER
         journal = Journal.open(work, self._identity())
-        notes = [*self.request.notes]
+        notes = [*self.request.notes, *self.federation.notes, *self.federation.small_clients()]
         self._check_folder(journal.schedule or self.request.schedule)
         schedule = self._decide_schedule(race_federation, journal, notes)
         self._check_folder(schedule)  # again, as a budget may have changed the number of rounds
