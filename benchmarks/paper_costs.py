@@ -102,7 +102,7 @@ def _local_steps(run: spec.RunSpec, partition: Partition) -> int:
 
 def _seconds(prepared: PreparedRun, steps: int) -> float:
     """Processor seconds of one round with so many local steps of a few clients."""
-    training = replace(prepared.method.training, steps=steps)
+    training = replace(prepared.method.training, steps=steps, epochs=1)
     method, settings = replace(prepared.method, training=training), replace(prepared.settings, participation=CLIENTS)
     state = begin(method, prepared.federation, 0, prepared.executor)
     start = time.process_time()
