@@ -67,7 +67,7 @@ def refresh(
 
     Example: fedweave refresh life/ --source 'flights/*.csv' --client airport --label late --key id
     """
-    from fedweave.lifecycle.life_settings import PLACES
+    from fedweave.lifecycle.life_settings import FILE, PLACES
 
     given: dict[str, Any] = {name: value for name, value in locals().items() if name in PLACES}
     own, training, of_model = _read_settings(settings or [], metric)
@@ -83,6 +83,9 @@ def refresh(
     }
     given = {name: value for name, value in given.items() if value} | own
     places = {name: f"--{OPTIONS.get(name, name)}" for name in given} | {name: f"--set {name}" for name in own}
+    if given and not {"source", "command"} & given.keys() and (file := Path(life, FILE)).is_file():
+        place = (places | {"methods": "--method", "train": "--set"})[next(iter(given))]
+        raise BadInput(place, f"the life has begun; leave it out, or change it in {file}")
     with relocate(places | {"methods": "--method"}):
         opened = fw.Lifecycle.begin(life, **given) if given else fw.Lifecycle(life)
     outcomes = opened.refresh(accept or ())

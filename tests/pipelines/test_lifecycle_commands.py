@@ -94,6 +94,22 @@ def test_each_setting_of_a_life_can_be_given(tmp_path: Path, monkeypatch: pytest
     assert all(f"`{name}`" in table for name in PLACES)
 
 
+def test_an_option_of_a_life_that_has_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the source, which would begin another life, the line names life.json."""
+    monkeypatch.chdir(tmp_path)
+    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+    call("refresh", *BEGIN)
+    for words, place in (
+        (["--rounds", "9"], "--rounds"),
+        (["--method", "fedavg"], "--method"),
+        (["--set", "lr=1"], "--set"),
+    ):
+        with pytest.raises(
+            BadInput, match=f"^{place}: the life has begun; leave it out, or change it in life.life.json$"
+        ):
+            call("refresh", "life", *words)
+
+
 @pytest.mark.acceptance
 def test_a_server_on_the_command_line(tmp_path: Path) -> None:
     """It says where it answers, and ends with a signal, which writes its log."""
