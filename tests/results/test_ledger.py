@@ -37,8 +37,16 @@ def test_only_whole_budgets_have_a_number(entries: list[ledger.Entry]) -> None:
 
 
 def test_a_number_of_ours_is_that_of_its_study(entries: list[ledger.Entry]) -> None:
-    """Of each study, read again from its file, in the printed unit."""
-    for study, group in pd.DataFrame(entries)[lambda frame: frame["seeds"] > 0].groupby("study"):
+    """Of each study, read again from its file, in the printed unit; a mean is that of the columns beside it."""
+    frame = pd.DataFrame(entries)[lambda frame: frame["seeds"] > 0]
+    table = ["paper", "table", "dataset", "method"]
+    columns = frame[frame["setting"] != ledger.MEAN].groupby(table)["ours"].agg(["mean", "size"])
+    averages = frame[frame["setting"] == ledger.MEAN].set_index(table)["ours"]
+    assert len(averages)
+    for row, average in averages.items():
+        assert math.isclose(average, columns["mean"][row], rel_tol=1e-9)
+        assert columns["size"][row] == 3
+    for study, group in frame[frame["setting"] != ledger.MEAN].groupby("study"):
         stored = pd.read_csv(ledger.FOLDER / f"{study}.csv")
         factor = stored["metric"].map({"accuracy": 1.0, "mse": 1e3})
         means = [*(stored["mean"] * factor)]
