@@ -67,7 +67,7 @@ def refresh(
 
     Example: fedweave refresh life/ --source 'flights/*.csv' --client airport --label late --key id
     """
-    from fedweave.lifecycle.life_settings import FILE, PLACES
+    from fedweave.lifecycle.life_settings import PLACES
 
     given: dict[str, Any] = {name: value for name, value in locals().items() if name in PLACES}
     own, training, of_model = _read_settings(settings or [], metric)
@@ -83,15 +83,21 @@ def refresh(
     }
     given = {name: value for name, value in given.items() if value} | own
     places = {name: f"--{OPTIONS.get(name, name)}" for name in given} | {name: f"--set {name}" for name in own}
-    if given and not {"source", "command"} & given.keys() and (file := Path(life, FILE)).is_file():
-        place = (places | {"methods": "--method", "train": "--set"})[next(iter(given))]
-        raise BadInput(place, f"the life has begun; leave it out, or change it in {file}")
+    _check_begun(life, places)
     with relocate(places | {"methods": "--method"}):
         opened = fw.Lifecycle.begin(life, **given) if given else fw.Lifecycle(life)
     outcomes = opened.refresh(accept or ())
     print("\n".join(map(str, outcomes)) or f"{life}: nothing new")
     if line := delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER):
         print(line)
+
+
+def _check_begun(life: Path, places: dict[str, str]) -> None:
+    """Refuse the options `places` of a life that has begun, unless a source says that another one is meant."""
+    from fedweave.lifecycle.life_settings import FILE
+
+    if places and not {"source", "command"} & places.keys() and (file := life / FILE).is_file():
+        raise BadInput(next(iter(places.values())), f"the life has begun; leave it out, or change it in {file}")
 
 
 def _read_settings(settings: list[str], metric: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
