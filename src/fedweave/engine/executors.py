@@ -236,8 +236,7 @@ def choose_executor(
     On a CPU, stacked convolutions are slower (0.6-0.8 of the plain loop's speed), and so are dense models whose
     optimiser step is limited by memory, which the loop's fused kernels read once. So their clients are computed one by
     one on each core, small convolutions by the kernel. Small models are several times faster stacked, graphs by a half.
-    On a GPU, steps of models that are not large are recorded: their kernels take less time
-    than their launches.
+    On a GPU, steps of models that are not large are recorded: their kernels take less time than their launches.
 
     Args:
         steps: local steps of the whole run, as far as they are known; an epoch counts as one.
@@ -256,8 +255,8 @@ def choose_executor(
     slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
     if name == "processes":
         return _processes(device)
-    if (auto_on_cpu and slow_stacked) or (kernel and images):
-        by_kernel = kernel and images
+    by_kernel = kernel and images
+    if by_kernel or (auto_on_cpu and slow_stacked):
         return (Processes if size <= FORKED and forks.can_train_in_forks() else Loop)(kernel=by_kernel)
     if name == "loop":
         return Loop()

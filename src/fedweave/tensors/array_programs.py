@@ -25,6 +25,11 @@ ARENA, ALIGNMENT = 0, 64  # the buffer of intermediate values; bytes
 LANES = BLOCK = 16  # numbers of the widest vector; rows of a softmax at once
 
 
+def whole_vectors(count: int) -> int:
+    """The numbers of as many vectors as hold `count` of them."""
+    return -(-count // LANES) * LANES
+
+
 class Unsupported(Exception):
     """A function does what the kernel has no operation for."""
 

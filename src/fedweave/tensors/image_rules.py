@@ -3,12 +3,13 @@
 The kernel reads and writes images whose channels are next to each other in memory. Others are copied.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
-from fedweave.tensors.array_programs import LANES, Builder, Unsupported
+from fedweave.tensors.array_programs import LANES, Builder, Unsupported, whole_vectors
 
 Pair = Sequence[int]
 
@@ -18,14 +19,13 @@ def _convolution(
 ) -> None:
     """out [B, o, h', w'] from images [B, c, h, w], a kernel [o, c, k, l] and a bias [o]."""
     form, image = _form(weight, x, stride, padding, rest), _padded_size(x, padding)
-    fan_in, channels = _kernel_size(weight, stride), _whole_vectors(len(weight))
-    x, result = _channels_last(b, x), out if _is_channels_last(out) else _like_images(b, out)
+    fan_in, channels = _kernel_size(weight, stride), whole_vectors(len(weight))
+    x = _channels_last(b, x)
     bias = None if bias is None else b.contiguous(bias)
     scratch = b.new(((fan_in + 1) * channels + image,), out.dtype)
-    places = [*map(_pixels, (result, x)), (weight, weight.stride()), (bias, (0,) * 4), form, (scratch, (0,) * 4)]
-    b.emit("convolution", _places(result), *places)
-    if result is not out:
-        b.copy(out, result)
+    with _written(b, out) as result:
+        places = [*map(_pixels, (result, x)), (weight, weight.stride()), (bias, (0,) * 4), form, (scratch, (0,) * 4)]
+        b.emit("convolution", _places(result), *places)
 
 
 def _convolution_backward(
@@ -44,15 +44,13 @@ def _convolution_backward(
     grad, (out_x, out_weight, out_bias) = _channels_last(b, grad), results
     fan_in, channels, (high, wide) = weight[0].numel(), len(weight), grad.shape[2:]
     if out_x is not None:
-        result = out_x if _is_channels_last(out_x) else _like_images(b, out_x)
-        scratch = b.new(((channels + wide) * _whole_vectors(fan_in) + image,), grad.dtype)
-        places = [*map(_pixels, (result, grad)), (weight, weight.stride()), (None, (0,) * 4), form]
-        b.emit("convolution_input", _places(grad), *places, (scratch, (0,) * 4))
-        if result is not out_x:
-            b.copy(out_x, result)
+        scratch = b.new(((channels + wide) * whole_vectors(fan_in) + image,), grad.dtype)
+        with _written(b, out_x) as result:
+            places = [*map(_pixels, (result, grad)), (weight, weight.stride()), (None, (0,) * 4), form]
+            b.emit("convolution_input", _places(grad), *places, (scratch, (0,) * 4))
     if out_weight is not None:
         rows = _kernel_size(weight, stride) + high * wide
-        scratch = b.new((rows * _whole_vectors(channels) + image,), grad.dtype)
+        scratch = b.new((rows * whole_vectors(channels) + image,), grad.dtype)
         places = [(out_weight, out_weight.stride()), *map(_pixels, (_channels_last(b, x), grad)), (None, (0,) * 4)]
         b.emit("convolution_weight", _places(grad), *places, form, (scratch, (0,) * 4))
     if out_bias is not None:
@@ -62,11 +60,9 @@ def _convolution_backward(
 def _max_pool(b: Builder, results: Sequence[Tensor], x: Tensor, size: Pair, *options: Any) -> None:
     """The largest numbers [B, c, h', w'] and their positions in the plane, from images [B, c, h, w]."""
     form, x = _windows(size, *options), _channels_last(b, x)
-    own = [part if _is_channels_last(part) else _like_images(b, part) for part in results]
-    b.emit("max_pool", _places(own[0]), *map(_pixels, (*own, x)), (None, (0,) * 4), form)
-    for out, part in zip(results, own, strict=True):
-        if out is not part:
-            b.copy(out, part)
+    out, positions = results
+    with _written(b, out) as largest, _written(b, positions) as where:
+        b.emit("max_pool", _places(largest), *map(_pixels, (largest, where, x)), (None, (0,) * 4), form)
 
 
 def _max_pool_backward(
@@ -74,11 +70,9 @@ def _max_pool_backward(
 ) -> None:
     *options, positions = options_and_positions
     _windows(size, *options)
-    result = out if _is_channels_last(out) else _like_images(b, out)
-    places = map(_pixels, (result, _channels_last(b, grad), _channels_last(b, positions)))
-    b.emit("max_pool_backward", _places(grad), *places)
-    if result is not out:
-        b.copy(out, result)
+    gradients = _channels_last(b, grad), _channels_last(b, positions)
+    with _written(b, out) as result:
+        b.emit("max_pool_backward", _places(grad), *map(_pixels, (result, *gradients)))
 
 
 def _form(weight: Tensor, x: Tensor, stride: Pair, padding: Pair, rest: Sequence[Any]) -> Any:
@@ -106,10 +100,6 @@ def _padded_size(x: Tensor, padding: Pair) -> int:
     return x.shape[1] * (x.shape[2] + 2 * padding[0]) * (x.shape[3] + 2 * padding[0]) + LANES
 
 
-def _whole_vectors(count: int) -> int:
-    return -(-count // LANES) * LANES
-
-
 def _pixels(images: Tensor) -> Any:
     """An operand with the strides of image, row, pixel and channel."""
     _, channels, high, wide = images.shape
@@ -133,6 +123,15 @@ def _channels_last(b: Builder, images: Tensor) -> Tensor:
     packed = _like_images(b, images)
     b.copy(packed, images)
     return packed
+
+
+@contextmanager
+def _written(b: Builder, out: Tensor) -> Iterator[Tensor]:
+    """`out`, or images with channels last that the block writes to and that become `out` after it."""
+    result = out if _is_channels_last(out) else _like_images(b, out)
+    yield result
+    if result is not out:
+        b.copy(out, result)
 
 
 def _like_images(b: Builder, images: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.tensors.array_programs import BLOCK, LANES, ArrayProgram, Builder, Recorder, Unsupported
+from fedweave.tensors.array_programs import BLOCK, ArrayProgram, Builder, Recorder, Unsupported, whole_vectors
 from fedweave.tensors.image_rules import IMAGE_RULES
 from fedweave.tensors.instructions import CODES, Place
 
@@ -336,7 +336,7 @@ def _product(b: Builder, out: Tensor, x: Tensor, y: Tensor, add: Tensor | None =
         a, c = value.stride(-2), value.stride(-1)
         return (first, a if row else 0, c if column else 0, (c if row else a) if inner else 0)
 
-    scratch = b.new((k, -(-n // LANES) * LANES), out.dtype)
+    scratch = b.new((k, whole_vectors(n)), out.dtype)
     b.emit(
         "product",
         (batch, m, n, k),

@@ -539,7 +539,6 @@ struct Images {
     wide = c.stride(pixels, 1) / channels + 2 * padding, high = c.stride(pixels, 0) / c.stride(pixels, 1) + 2 * padding;
     row = wide * channels;
   }
-  Int places() const { return places_high * places_wide; }
   Int shift() const { return step * channels; }  // from a place to the next one
   Int part() const { return kernel_wide * channels + (together - 1) * shift(); }  // numbers of a row of the kernel
   Int fan_in() const { return kernel_high * part(); }
