@@ -12,7 +12,7 @@ import pytest
 import tiny
 import torch
 from naive import build_method
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map, tree_structure
 
@@ -312,9 +312,12 @@ def test_auto_selects_by_kind_size_and_length() -> None:
     long = "kernel" if native.find_compiler() else "batched"
     assert pick(small, steps=1000) == pick(build("gru", (12, 2), 12), steps=1000) == long
     assert pick(small, steps=999) == "batched"
+    own = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.LSTM(4, 4), nn.MultiheadAttention(4, 2))
+    assert pick(own, steps=1000) == long
+    assert pick(nn.Sequential(own, nn.Bilinear(2, 2, 2)), steps=1000) == "batched"
     assert describe(choose_executor("kernel", small, "cuda")) == pick(small, device="cuda")
     images = f"kernel, {per_core}".removesuffix(", loop") if native.find_compiler() else per_core
-    assert pick(lenet, steps=100) == images
+    assert pick(lenet, steps=100) == pick(build("cnn1d", (3, 1, 20), 10), steps=100) == images
     assert pick(lenet, steps=99) == pick(build("aghn_cnn", (3, 32, 32), 10), steps=10**6) == per_core
     assert pick(build("gcn", (30,), 7), steps=10**6) == "batched"
     assert pick(build_method("fedsage", "nodes").network) == "batched"

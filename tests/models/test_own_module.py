@@ -153,14 +153,15 @@ def federation(name: str) -> Clients:
     return rows_federation(shape if len(shape) == 3 else (6,))
 
 
+@pytest.mark.filterwarnings("error:steps run without the kernel")
 @pytest.mark.parametrize("name", MODELS)
 def test_executors_agree(name: str) -> None:
-    """Training with padded batches gives the models of training in sequence."""
+    """Training with padded batches gives the models of training in sequence, and the kernel covers it."""
     task = RowClassification(maker(name), torch.float64)
     method = METHODS["fedavg_ft"](task=task, solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=2))
     ends = [
         [*run(method, federation(name), Settings(2), executor)][-1]
-        for executor in (Loop(), Batched(), Batched(chunk=2))
+        for executor in (Loop(), Batched(), Batched(chunk=2), Batched(kernel=True))
     ]
     for end in ends[1:]:
         for first, other in zip(*(trees.tree_leaves(e.models["post"]) for e in (ends[0], end)), strict=True):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.tensors import native
+from fedweave.tensors import dropout_keys, native
 from fedweave.tensors.array_programs import Unsupported
 from fedweave.tensors.instructions import CODES
 from fedweave.tensors.lowering import record
@@ -49,6 +49,48 @@ def convolved(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     x = F.conv2d(b[:12, :20].reshape(1, 3, 8, 10), a[:3, :12].reshape(3, 3, 2, 2), c[:3], padding=1)
     x = F.max_pool2d(F.max_pool2d(x.contiguous(memory_format=torch.channels_last), 2, 1), 2).relu()
     return F.conv2d(x, a[3:6].flatten()[:36].reshape(2, 3, 3, 2), c[3:5], stride=2, padding=1)
+
+
+ACTIVATIONS: tuple[Callable[[Tensor], Tensor], ...] = (
+    *(F.gelu, F.silu, F.elu, F.selu, F.celu, F.leaky_relu, F.relu6, F.hardswish, F.mish, F.softsign, F.logsigmoid),
+    lambda x: F.gelu(x, approximate="tanh"),
+)
+
+
+def activated(a: Tensor) -> Tensor:
+    """Activations of numbers near zero and far from it, [12, 2, 7, 13]."""
+    return torch.stack([activation(torch.stack([a, 3 * a])) for activation in ACTIVATIONS])
+
+
+def attended(a: Tensor, b: Tensor) -> Tensor:
+    """Attention with heads, a causal one and one with a mask."""
+    heads = a[:6, :12].reshape(1, 2, 6, 6), b[:12, :6].reshape(1, 2, 6, 6), b[:12, 6:12].reshape(1, 2, 6, 6)
+    causal = F.scaled_dot_product_attention(*heads, is_causal=True)
+    return causal + F.scaled_dot_product_attention(*heads, attn_mask=b[:6, 12:18].detach(), scale=0.7)
+
+
+def pooled(a: Tensor, b: Tensor) -> Tensor:
+    x = a.reshape(1, 1, 7, 13) * b[:2, :1, None, None].transpose(0, 1)
+    return F.avg_pool2d(x, (3, 2), 2).square().sum() + F.adaptive_avg_pool2d(x[..., :6, :12], (2, 3)).exp().sum()
+
+
+def convolved_in_time(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Convolutions and pooling of series, with another number of zeros than steps."""
+    x = F.conv1d(a[:6].reshape(2, 3, 13), b[:4, :9].reshape(4, 3, 3), c[:4], stride=2, padding=2)
+    return F.conv1d(F.max_pool1d(x, 3, 2), b[4:6, :8].reshape(2, 4, 2)).exp().sum() + F.avg_pool1d(x, 2).tanh().sum()
+
+
+def changed_in_place(a: Tensor) -> Tensor:
+    return F.silu(F.leaky_relu(F.relu6(a * 2 + 1, inplace=True), 0.2, inplace=True) - 1, inplace=True)
+
+
+def lost(a: Tensor, c: Tensor) -> Tensor:
+    """Losses of numbers and of probabilities."""
+    targets = c.detach().sigmoid().expand(7, 13)
+    numbers = F.smooth_l1_loss(a, targets) + F.huber_loss(a, targets, delta=0.3) + F.l1_loss(a, targets)
+    return (
+        numbers + F.binary_cross_entropy_with_logits(a * c, targets) + a.var() + a.std(1).sum() + a.logsumexp(1).sum()
+    )
 
 
 def changed_after_its_copy(a: Tensor) -> Tensor:
@@ -120,6 +162,31 @@ CASES: dict[str, Callable[[Tensors], list[Tensor]]] = {
             lambda a, c: F.layer_norm(a, (13,), c, c * 2).tanh().sum() + F.layer_norm(a[:, :3], (3,)).exp().sum(),
             *(t["a"], t["c"]),
         ),
+    ],
+    "activations": lambda t: [activated(t["a"]), F.prelu(t["a"], t["c"][:1]), F.softplus(-9 * t["a"])],
+    "backward of activations": lambda t: gradient(
+        lambda a, c: activated(a).square().sum() + F.prelu(a, c[:1]).exp().sum(), t["a"], t["c"]
+    ),
+    "group normalisation": lambda t: [
+        F.group_norm(images(t, 3, 4), 2, t["c"][:4], t["c"][4:8]),
+        *gradient(lambda b, c: F.group_norm(b, 3, t["d"], c.sum().expand(21)).tanh().sum(), t["b"], t["c"]),
+    ],
+    "attention": lambda t: [attended(t["a"], t["b"])],
+    "backward of attention": lambda t: gradient(lambda a, b: attended(a, b).square().sum(), t["a"], t["b"]),
+    "series": lambda t: [
+        convolved_in_time(t["a"], t["b"], t["c"]),
+        *gradient(convolved_in_time, t["a"], t["b"], t["c"]),
+    ],
+    "in place": lambda t: [
+        changed_in_place(t["a"]),
+        *gradient(lambda a: changed_in_place(a).square().sum() + F.pad(a, (-1, 2, 3, -4)).abs().sum(), t["a"]),
+        t["a"].abs() ** 0.75,
+    ],
+    "mean pooling": lambda t: [pooled(t["a"], t["b"]), *gradient(pooled, t["a"], t["b"])],
+    "losses": lambda t: [lost(t["a"], t["c"]), *gradient(lost, t["a"], t["c"])],
+    "dropout": lambda t: [
+        dropout_keys.dropout(t["a"], 0.3, t["y"][0], 1),
+        *gradient(lambda a: dropout_keys.dropout(a.tanh(), 0.6, t["y"][1]).square().sum(), t["a"]),
     ],
     "convolutions": lambda t: [
         F.conv2d(images(t, 5, 3), t["b"][:4, :12].reshape(4, 3, 2, 2), t["c"][:4]).relu(),

@@ -41,8 +41,9 @@ FORKED = 5_000_000  # parameters up to which a core computes one client, and not
 # the same where it has been built: the kernel rounds differently, and a result must not depend on what ran before.
 LONG = 1_000
 LONG_IMAGES = 100  # the same for convolutions, whose steps take longer and are often known as epochs
-# Layers whose steps the kernel takes as a whole.
-COVERED = {nn.Linear, nn.Embedding, nn.Conv2d, GRUCell, Readout}
+# Layers with weights whose steps are faster by the kernel; those of images have no normalisation beside them.
+COVERED = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, GRUCell, Readout)
+COVERED_WITHOUT_IMAGES = (nn.LayerNorm, nn.BatchNorm1d, nn.RNNBase, nn.MultiheadAttention)
 LARGE_IMAGES = 1_000_000  # parameters up to which the kernel is faster than PyTorch's own convolutions
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 KERNEL = ExecutionMode(kernel=True, alone=True)
@@ -248,11 +249,12 @@ def choose_executor(
         return Loop()
     layers = [module for module in network.modules() if has_weights(module)]
     types = {getattr(module, "adapted", type(module)) for module in layers}
-    size, auto_on_cpu, images = weight_count(network), name == "auto" and device == "cpu", nn.Conv2d in types
-    covered = types <= COVERED and all(map(_is_covered, layers)) and not (images and size > LARGE_IMAGES)
+    size, auto_on_cpu = weight_count(network), name == "auto" and device == "cpu"
+    images = not types.isdisjoint(CONVOLUTIONS)
+    covered = all(_is_covered(layer, images) for layer in layers) and not (images and size > LARGE_IMAGES)
     long = steps >= (LONG_IMAGES if images else LONG)
     kernel = name == "kernel" or (auto_on_cpu and covered and long and bool(native.find_compiler()))
-    slow_stacked = not types.isdisjoint(CONVOLUTIONS) or (GraphConv not in types and size > LARGE)
+    slow_stacked = images or (GraphConv not in types and size > LARGE)
     if name == "processes":
         return _processes(device)
     by_kernel = kernel and images
@@ -264,8 +266,11 @@ def choose_executor(
     return Batched(chunk, kernel, recorded)
 
 
-def _is_covered(layer: nn.Module) -> bool:
-    return not isinstance(layer, nn.Conv2d) or (layer.groups == 1 and layer.dilation == (1, 1))
+def _is_covered(layer: nn.Module, images: bool) -> bool:
+    kind = getattr(layer, "adapted", type(layer))
+    if not issubclass(kind, COVERED if images else COVERED + COVERED_WITHOUT_IMAGES):
+        return False
+    return not isinstance(layer, CONVOLUTIONS) or (layer.groups == 1 and {*layer.dilation} == {1})
 
 
 def _can_run_kernel(network: nn.Module, device: str) -> bool:

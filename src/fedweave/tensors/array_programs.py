@@ -5,7 +5,7 @@ well. Each becomes an instruction for `native.cpp`. Views need none: an operand 
 Intermediate values share one small memory, by the time of their use.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedweave.tensors.composites import find_composite
 from fedweave.tensors.copied import without_copies
 from fedweave.tensors.instructions import CODES, Instruction, Place, memory_of, results_of
-from fedweave.tensors.normalisation import COMPOSITES
 
 OPERAND = np.dtype([("buffer", np.int64), ("offset", np.int64), ("stride", np.int64, 4)])
 INSTRUCTION = np.dtype([("code", np.int64), ("size", np.int64, 4), ("at", OPERAND, 6)])
@@ -38,10 +38,14 @@ class Recorder(TorchDispatchMode):
     """Records the calls of PyTorch's operations; it keeps all tensors, so that no memory is used twice.
 
     A composite operation is recorded as those that it consists of.
+
+    Args:
+        simple: names of the operations that are recorded themselves.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, simple: Container[str]) -> None:
         super().__init__()
+        self._simple = simple
         self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
 
     @classmethod
@@ -49,9 +53,11 @@ class Recorder(TorchDispatchMode):
         return False  # the other answer imports PyTorch's compiler, which takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if composite := COMPOSITES.get(func):
+        if composite := find_composite(func, self._simple):
             with self:
-                return composite(*args, **(kwargs or {}))
+                result = composite(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
         result = func(*args, **(kwargs or {}))
         self.calls.append((func, _snapshot(args), kwargs or {}, _snapshot(result)))
         return result
@@ -229,7 +235,7 @@ class Builder:
         """The instructions of one recorded call, by the rule with the name of its operation."""
         outputs = [t for t in (result if isinstance(result, tuple | list) else [result]) if isinstance(t, Tensor)]
         if not func._schema.is_mutable and outputs and all(self._is_known(out) for out in outputs):
-            if func._overloadname == "dtype":
+            if func._overloadname == "dtype" and outputs[0].dtype != args[0].dtype:
                 raise Unsupported(f"{func}: another type for the same memory")
             return  # a view
         if torch.Tag.inplace_view in func.tags:

@@ -94,4 +94,5 @@ def dropout(h: Tensor, p: float, base: Tensor | None, salt: int = 0) -> Tensor:
     # Sixteen bits decide about one element, so one hash is enough for four elements.
     bits = _split_to_int16(_hashes(fold(base, salt), -(-h.numel() // 4)))[: h.numel()].reshape(h.shape)
     dropped = round(p * 2**16)
-    return h * ((bits >= dropped - 2**15) * (1.0 / (1.0 - dropped * 2.0**-16)))
+    kept = (bits >= dropped - 2**15).to(torch.float64 if h.dtype == torch.float64 else torch.float32)
+    return h * (kept * (1.0 / (1.0 - dropped * 2.0**-16)))

@@ -59,17 +59,17 @@ def _convolution_backward(
 
 def _max_pool(b: Builder, results: Sequence[Tensor], x: Tensor, size: Pair, *options: Any) -> None:
     """The largest numbers [B, c, h', w'] and their positions in the plane, from images [B, c, h, w]."""
-    form, x = _windows(size, *options), _channels_last(b, x)
+    form, x = _windows(x, size, *options), _channels_last(b, x)
     out, positions = results
     with _written(b, out) as largest, _written(b, positions) as where:
         b.emit("max_pool", _places(largest), *map(_pixels, (largest, where, x)), (None, (0,) * 4), form)
 
 
 def _max_pool_backward(
-    b: Builder, out: Tensor, grad: Tensor, _x: Tensor, size: Pair, *options_and_positions: Any
+    b: Builder, out: Tensor, grad: Tensor, x: Tensor, size: Pair, *options_and_positions: Any
 ) -> None:
     *options, positions = options_and_positions
-    _windows(size, *options)
+    _windows(x, size, *options)
     gradients = _channels_last(b, grad), _channels_last(b, positions)
     with _written(b, out) as result:
         b.emit("max_pool_backward", _places(grad), *map(_pixels, (result, *gradients)))
@@ -82,8 +82,10 @@ def _form(weight: Tensor, x: Tensor, stride: Pair, padding: Pair, rest: Sequence
     return None, (*weight.shape[2:], stride[0], padding[0])
 
 
-def _windows(size: Pair, stride: Pair = (), padding: Pair = (0,), dilation: Pair = (1,), ceil: bool = False) -> Any:
-    steps = {*(stride or size)}
+def _windows(
+    x: Tensor, size: Pair, stride: Pair = (), padding: Pair = (0,), dilation: Pair = (1,), ceil: bool = False
+) -> Any:
+    steps = {*(stride or size)[-1 if x.shape[2] == 1 else 0 :]}  # in an image of one row there are none down
     if len(size) != 2 or len(steps) > 1 or {*padding} != {0} or {*dilation} != {1} or ceil:
         raise Unsupported("a pooling with padding or dilation")
     return None, (*size, steps.pop(), 0)

@@ -31,6 +31,16 @@ def _rsqrt(b: Builder, out: Tensor, value: Tensor) -> None:
     b.elementwise("reciprocal", out, out)
 
 
+def _expm1(b: Builder, out: Tensor, value: Tensor) -> None:
+    _unary("exp")(b, out, value)
+    b.elementwise("sub", out, out, b.scalar(1, out.dtype))
+
+
+def _log1p(b: Builder, out: Tensor, value: Tensor) -> None:
+    b.elementwise("add", out, b.tensor(value, out.dtype), b.scalar(1, out.dtype))
+    _unary("log")(b, out, out)
+
+
 def _arithmetic(name: str) -> Rule:
     """name(a, alpha c) of tensors or numbers, in the type of the result."""
 
@@ -94,7 +104,7 @@ def _power(b: Builder, out: Tensor, value: Any, exponent: Any) -> None:
     elif exponent == 0.5:
         b.elementwise("sqrt", out, x)
     else:
-        raise Unsupported(f"power {exponent}")
+        _arithmetic("power")(b, out, x, exponent)
 
 
 def _where(b: Builder, out: Tensor, condition: Tensor, a: Tensor, c: Tensor) -> None:
@@ -291,13 +301,14 @@ def _stack(b: Builder, out: Tensor, parts: Sequence[Tensor], dim: int = 0) -> No
 
 
 def _pad(b: Builder, out: Tensor, value: Tensor, pad: Sequence[int], number: float = 0) -> None:
-    if any(amount < 0 for amount in pad):
-        raise Unsupported("negative padding")
+    """Negative amounts cut."""
     b.fill(out, number)
     inside = out
     for i in range(len(pad) // 2):
-        axis = value.ndim - 1 - i
-        inside = inside.narrow(axis, pad[2 * i], value.shape[axis])
+        axis, before, after = value.ndim - 1 - i, pad[2 * i], pad[2 * i + 1]
+        start = max(0, -before)
+        value = value.narrow(axis, start, value.shape[axis] - start - max(0, -after))
+        inside = inside.narrow(axis, max(0, before), value.shape[axis])
     b.copy(inside, value)
 
 
@@ -399,10 +410,12 @@ def _fused_adam(
 
 RULES: dict[str, Rule] = {
     **IMAGE_RULES,
-    **{name: _unary(name) for name in ("neg", "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "abs", "sgn")},
+    **{name: _unary(name) for name in ("neg", "relu", "sigmoid", "tanh", "erf", "exp", "log", "sqrt", "abs", "sgn")},
     "sign": _unary("sgn"),
     "reciprocal": _unary("reciprocal"),
     "rsqrt": _rsqrt,
+    "expm1": _expm1,
+    "log1p": _log1p,
     **{name: _arithmetic(name) for name in ("add", "sub", "mul", "div", "maximum", "minimum", "remainder")},
     "rsub": lambda b, out, a, c, alpha=1: _arithmetic("sub")(b, out, c, a, alpha),
     **{name: _comparison(name) for name in ("lt", "le", "eq", "ne")},
@@ -424,12 +437,12 @@ RULES: dict[str, Rule] = {
     "threshold_backward": _threshold_backward,
     "sigmoid_backward": lambda b, out, grad, y: b.elementwise("sigmoid_backward", out, grad, y),
     "tanh_backward": lambda b, out, grad, y: b.elementwise("tanh_backward", out, grad, y),
-    **dict.fromkeys(("clone", "_to_copy", "_unsafe_view", "_reshape_copy"), _copy),
+    **dict.fromkeys(("clone", "_to_copy", "to", "_unsafe_view", "_reshape_copy"), _copy),
     "copy": _copy_into,
     **{name: _filled(0) for name in ("zeros", "zeros_like", "new_zeros", "zero")},
     **{name: _filled(1) for name in ("ones", "ones_like", "new_ones")},
     **dict.fromkeys(("full", "full_like", "new_full", "fill"), _full),
-    **dict.fromkeys(("arange", "scalar_tensor", "lift_fresh"), _constant),
+    **dict.fromkeys(("arange", "scalar_tensor", "lift_fresh", "eye"), _constant),
     **dict.fromkeys(("empty", "empty_like", "new_empty", "new_empty_strided", "empty_strided"), _empty),
     "sum": _sum,
     "mean": _mean,
@@ -477,7 +490,7 @@ def record(
     Raises:
         Unsupported: the function does something else than the operations of the kernel.
     """
-    with Recorder() as recorder:
+    with Recorder(RULES) as recorder:
         results = function()
     builder = Builder(inputs, real)
     for call in recorder.calls:

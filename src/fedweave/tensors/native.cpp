@@ -25,7 +25,7 @@ typedef Real Vector __attribute__((vector_size(BYTES), aligned(sizeof(Real)), ma
 
 // Codes of the operations; `array_programs.py` reads them here.
 enum Code : Int {
-  COPY, NEG, RELU, SIGMOID, TANH, SOFTPLUS, EXP, LOG, SQRT, ABS, SGN, RECIPROCAL,
+  COPY, NEG, RELU, SIGMOID, TANH, SOFTPLUS, ERF, EXP, LOG, SQRT, ABS, SGN, RECIPROCAL,
   ADD, SUB, MUL, DIV, MAXIMUM, MINIMUM, REMAINDER, POWER, RELU_BACKWARD, SIGMOID_BACKWARD, TANH_BACKWARD,
   SOFTPLUS_BACKWARD, MULTIPLY_ADD, WHERE,
   LT, LE, EQ, NE,
@@ -181,6 +181,26 @@ static inline float hyperbolic(float x) {
   return s < 0.390625f ? near : far;
 }
 static inline double hyperbolic(double x) { return std::tanh(x); }
+// With an error of 1.4e-7: a polynomial in x² up to 1, above it 1 - exp(-x²) times one in 1 / (1 + x / 2)
+static inline float error_function(float x) {
+  const float s = x * x, y = std::abs(x) > 4.f ? 4.f : std::abs(x), t = 1.f / (1.f + 0.5f * y);
+  float p = 7.87587511e-5f;
+  p = p * s - 8.0168643e-4f;
+  p = p * s + 5.18908743e-3f;
+  p = p * s - 2.6854212e-2f;
+  p = p * s + 0.112835947f;
+  p = p * s - 0.376126267f;
+  p = p * s + 1.12837917f;
+  float q = -0.218795737f;
+  q = q * t + 0.604472074f;
+  q = q * t - 0.0301791871f;
+  q = q * t + 0.378711441f;
+  q = q * t + 0.264432357f;
+  q = q * t + 1.3318623e-3f;
+  const float far = 1.f - exponential(-y * y) * q;
+  return s < 1.f ? x * p : (x < 0 ? -far : far) + (x - x);
+}
+static inline double error_function(double x) { return std::erf(x); }
 // log of a positive number that is not denormal; not finite where the number is not
 static inline float logarithm(float x) {
   const int32_t bits = __builtin_bit_cast(int32_t, x), shifted = bits - 0x3f3504f3;  // sqrt(0.5)
@@ -729,6 +749,7 @@ static void execute(const Call& c) {
     UNARY(SIGMOID, Real, Real, logistic(x))
     UNARY(TANH, Real, Real, hyperbolic(x))
     UNARY(SOFTPLUS, Real, Real, x > 20 ? x : std::log1p(exponential(x)))
+    UNARY(ERF, Real, Real, error_function(x))
     UNARY(EXP, Real, Real, exponential(x))
     UNARY(LOG, Real, Real, std::log(x))
     UNARY(SQRT, Real, Real, std::sqrt(x))
