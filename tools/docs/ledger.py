@@ -133,13 +133,19 @@ def _candidates(row: published.Row) -> Iterator[Candidate]:
     if row.metric not in METRICS:
         yield from _sizes(row)
         return
+    columns = {(table, row.dataset, row.setting) for table in _tables(row)}
     for study in _studies(row.paper):
         column = _columns(study)
         for stored in _scores(study):
             reference = column.get((stored["dataset"], stored["setting"]))
-            in_column = reference and reference[1:4] == (row.table, row.dataset, row.setting)
+            in_column = reference and reference[1:4] in columns
             if in_column and published.is_same_method(stored["method"], row.method):
                 yield _candidate(study, stored, row)
+
+
+def _tables(row: published.Row) -> set[str]:
+    """The tables in which the paper prints the same number for the same data, setting and method: one experiment."""
+    return {other.table for other in published.rows(row.paper) if other[2:7] == row[2:7]}
 
 
 def _candidate(study: str, stored: Mapping[str, Any], row: published.Row) -> Candidate:
@@ -148,7 +154,7 @@ def _candidate(study: str, stored: Mapping[str, Any], row: published.Row) -> Can
     scaled = {**stored, "mean": stored["mean"] / factor, "std": stored[spread] / factor}
     if np.isnan(stored["published_mean"]):
         return Candidate(study, REDUCED, scaled)
-    if not study.endswith(f"/{row.table}"):
+    if study.rpartition("/")[2] not in _tables(row):
         return Candidate(study, OTHER, scaled)
     return Candidate(study, FULL if stored["seeds"] > 1 else ONE_SEED, scaled)
 
@@ -288,8 +294,9 @@ Each of the numbers that the five papers print stands here once, as printed. Our
 whole budget was trained, and **bold** where they differ: a mean over seeds by more than two standard deviations, a size
 by more than half a percent. ¹: one seed, so no verdict. ᶜ: the set-up of public code. r: trained with a smaller budget,
 whose numbers stand on the pages of the papers and never beside printed ones. –: the data were not at hand. No mark: not
-run. [ledger.csv](ledger.csv) has the same rows with the study, the seeds and the cost, which is an estimate where
-nothing was trained. `python -m tools.docs.ledger` writes both again.
+run. A number that a paper prints in several tables, for the same data, setting and method, is one experiment, and has
+the same number of ours in each. [ledger.csv](ledger.csv) has the same rows with the study, the seeds and the cost,
+which is an estimate where nothing was trained. `python -m tools.docs.ledger` writes both again.
 
 """
 
