@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 pytest_plugins = ["limits"]
+gc.disable()  # until the tests are collected
 # Groups that take longest, and those of few tests that take long: at the end, one of them would leave cores idle. Those
 # of `make acceptance` come first: one of them takes minutes.
 FIRST = (
@@ -83,7 +84,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Thousands of tests and their modules stay in memory until the end, so the garbage collector can ignore them."""
-    gc.disable()
     try:
         return (yield)
     finally:

@@ -84,7 +84,7 @@ class Federation:
         >>> Federation.from_arrays(x, y, client=["Ann", "Bob", "Cy"] * 10)
         Federation 'own-data': 3 clients, 30 rows of 2 values, 2 classes
         """
-        return cls(**rows.fields_from_arrays(x, y, client, row_options(options)))
+        return cls(**rows.fields_from_arrays(x, y, client, row_options(options, ("client",))))
 
     @classmethod
     @with_options(TableKeywords)
@@ -109,7 +109,8 @@ class Federation:
         >>> Federation.from_pandas(table, client="shop", label="late")
         Federation 'own-data': 2 clients, 20 rows of 1 value, 2 classes
         """
-        return cls(**rows.fields_from_table(table, client, label, row_options(options, TABLE_OPTIONS)))
+        settings = row_options(options, (*TABLE_OPTIONS, "client", "label"))
+        return cls(**rows.fields_from_table(table, client, label, settings))
 
     @classmethod
     @with_options(TableKeywords, name="the name of the file")
@@ -143,7 +144,7 @@ class Federation:
         if missing := [word for word, value in (("client", client), ("label", label)) if not value]:
             raise BadInput(f"{missing[0]}: missing; name the column of {path} that has it")
         encoding = user_files.check_encoding(Path(path), encoding)
-        check_names(arguments, TABLE_OPTIONS)
+        check_names(arguments, (*TABLE_OPTIONS, "client", "label", "encoding"))
         if Path(path).suffix.lower() == user_files.ARRAYS:
             return cls(**rows.fields_from_named_arrays(user_files.read_arrays(path), client, label, arguments))
         table = columns.read_rows(path, client, label, arguments, encoding)
@@ -234,7 +235,7 @@ class Federation:
         return replace(federation, notes=(*found.notes, *federation.notes))
 
     @classmethod
-    @with_options(RowKeywords)
+    @with_options(RowKeywords, name="the name of the folder")
     def from_images(
         cls,
         folder: Path | str,
@@ -253,7 +254,8 @@ class Federation:
             table: one row per image, or the path of its CSV or Parquet file.
             file, client, label: names of columns of the table.
             size: height and width to which images are resized; default: all have the same.
-            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns.
+            options: those of `from_arrays`; split, time, recording, group and unit may be names of columns. The default
+                for `name` is that of the folder.
 
         Raises:
             BadInput: a file that is missing, damaged or of another size.
@@ -264,7 +266,9 @@ class Federation:
             if table is None
             else columns.read_named(table, options, (file, client), label)
         )
-        return cls(**rows.fields_from_images(files, file, client, label, Path(folder), size, row_options(options)))
+        named = {"name": Path(folder).resolve().name or "own-data", **options}
+        settings = row_options(named, ("file", "client", "label", "size"))
+        return cls(**rows.fields_from_images(files, file, client, label, Path(folder), size, settings))
 
     @classmethod
     @with_options(TableKeywords)
