@@ -122,6 +122,8 @@ def test_printed_weights_are_those_of_the_paper() -> None:
         weights = board[f"cifar100, grouped-s0.8/{line['printed stage of 200']}"]
         for kind in ("self", "similar", "other"):
             assert line[f"printed {kind}"] == weights[f"FedAGHN-{line['layers']} collab_weight_{kind}"]["mean"]
+    first = pd.read_csv(ROOT / FOLDER / "fedaghn/first-round.weights.csv", index_col="key")
+    assert {name: row["mean"] for name, row in board["cifar100, grouped-s0.8/first"].items()} == {**first["printed"]}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / FOLDER).rglob("*.sizes.csv")), ids=lambda path: path.stem)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from fedweave.results import published
+from fedweave.results.quantities import WEIGHTS
 from tools.docs import ledger
 
 
@@ -39,6 +40,12 @@ def test_only_whole_budgets_have_a_number(entries: list[ledger.Entry]) -> None:
 def test_a_number_of_ours_is_that_of_its_study(entries: list[ledger.Entry]) -> None:
     """Of each study, read again from its file, in the printed unit; a mean is that of the columns beside it."""
     frame = pd.DataFrame(entries)[lambda frame: frame["seeds"] > 0]
+    weights = frame[frame["metric"].isin(WEIGHTS)].set_index(["study", "method", "metric"])
+    for (study, method, metric), row in weights.iterrows():
+        stored = pd.read_csv(ledger.FOLDER / f"{study}.weights.csv", index_col="key").loc[f"{method} {metric}"]
+        assert (row["ours"], row["ours_std"], row["seeds"]) == (stored["ours"], stored["std"], stored["seeds"])
+    assert len(weights)
+    frame = frame.drop(frame.index[frame["metric"].isin(WEIGHTS)])
     table = ["paper", "table", "dataset", "method"]
     columns = frame[frame["setting"] != ledger.MEAN].groupby(table)["ours"].agg(["mean", "size"])
     averages = frame[frame["setting"] == ledger.MEAN].set_index(table)["ours"]

@@ -18,8 +18,9 @@ from fedweave import results
 from fedweave.files.atomic import write_atomic
 from fedweave.pipelines.processes import run_main
 from fedweave.results import published
+from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
-from tools.docs.stored_numbers import FOLDER, METRICS, SIZES, size_key
+from tools.docs.stored_numbers import FOLDER, METRICS, SIZES, WEIGHTS_FILE, size_key
 from tools.pages import store
 
 CSV = FOLDER / "ledger.csv"
@@ -131,7 +132,7 @@ def _preference(row: published.Row) -> Any:
 def _candidates(row: published.Row) -> Iterator[Candidate]:
     """Stored rows of the printed number: in its column, of its method and quantity."""
     if row.metric not in METRICS:
-        yield from _sizes(row)
+        yield from _weights(row) if row.metric in WEIGHTS else _sizes(row)
         return
     columns = {(table, row.dataset, row.setting) for table in _tables(row)}
     for study in _studies(row.paper):
@@ -157,6 +158,17 @@ def _candidate(study: str, stored: Mapping[str, Any], row: published.Row) -> Can
     if study.rpartition("/")[2] not in _tables(row):
         return Candidate(study, OTHER, scaled)
     return Candidate(study, FULL if stored["seeds"] > 1 else ONE_SEED, scaled)
+
+
+def _weights(row: published.Row) -> Iterator[Candidate]:
+    """The stored weights of a graph at the printed stage."""
+    for file in sorted((FOLDER / row.paper).glob(f"*{WEIGHTS_FILE}")):
+        study = f"{row.paper}/{file.name.removesuffix(WEIGHTS_FILE)}"
+        table, key = pd.read_csv(file, index_col="key"), f"{row.method} {row.metric}"
+        columns = {(column.table, column.setting) for column in _columns(study).values()}
+        if (row.table, row.setting) in columns and key in table.index:
+            ours = table.loc[key].rename({"ours": "mean"})
+            yield Candidate(study, FULL if ours["seeds"] > 1 else ONE_SEED, ours)
 
 
 def _sizes(row: published.Row) -> Iterator[Candidate]:

@@ -20,9 +20,10 @@ from fedweave.files.atomic import read_table, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
+from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
-from tools.docs.stored_numbers import CLIENTS, SIZES, printed_rows, size_key
+from tools.docs.stored_numbers import CLIENTS, SIZES, WEIGHTS_FILE, printed_rows, size_key
 from tools.pages import rewrite, store
 
 PAGE = Path("docs/reproduction.md")
@@ -85,9 +86,20 @@ def fill_blocks(page: str) -> str:
 
 
 def merge(study: str) -> None:
-    """Merge the results of a study into docs/reproduction: its sizes where the paper prints nothing else, or scores."""
-    printed = {row["metric"] for group in printed_rows(study).values() for row in group.values()}
-    (merge_sizes if printed and printed <= SIZES.keys() else merge_board)(study)
+    """Merge the results of a study into docs/reproduction: the sizes or weights if the paper prints no scores there."""
+    printed = {row.metric for column in _columns(study).values() for row in published.column(column)}
+    kinds = {merge_sizes: SIZES.keys(), store_weights: {*WEIGHTS}}
+    next((kind for kind, metrics in kinds.items() if printed and printed <= metrics), merge_board)(study)
+
+
+def _columns(study: str) -> dict[str, published.Reference]:
+    """Task -> the printed column that it names."""
+    tasks = catalogue.expand(study)["tasks"]
+    return {
+        name: published.reference(task["published"], task["dataset"], task["setting"])
+        for name, task in tasks.items()
+        if task.get("published")
+    }
 
 
 def merge_board(study: str) -> None:
@@ -139,6 +151,32 @@ def merge_sizes(study: str) -> None:
     table = table[["key", "data set, setting", *present]].fillna(results.EMPTY)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(target, table.to_csv(index=False, lineterminator="\n"))
+
+
+def store_weights(study: str) -> None:
+    """Write docs/reproduction/<study>.weights.csv: the weights of a graph at the printed stage, ours and printed ones.
+
+    Raises:
+        BadInput: the study has no measures.
+    """
+    source = paths.RESULTS / study / "measures.csv"
+    rows = read_table(source, MEASURES, f"make it with: fedweave study use {study} && dvc repro")
+    (column,) = _columns(study).values()
+    printed = printed_rows(f"{column.paper}/{column.table}")[f"{column.dataset}, {column.setting}"]
+    rows = rows[rows["quantity"].isin(WEIGHTS) & (rows["stage"] == column.setting.rpartition("/")[2])]
+    names = rows["method"] + "-" + rows["part"] + " " + rows["quantity"]
+    table = pd.DataFrame(
+        {
+            "key": names,
+            "layers": rows["part"],
+            "weight of": rows["quantity"].str.rpartition("_")[2],
+            "ours": rows["value"].map("{:.4f}".format),
+            "std": rows["std"].map("{:.4f}".format),
+            "seeds": rows["seeds"],
+            "printed": [f"{printed[name]['mean']:.4f}" for name in names],
+        }
+    )
+    store(table, TABLES / f"{study}{WEIGHTS_FILE}")
 
 
 def _shorten(number: float) -> str:

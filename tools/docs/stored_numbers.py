@@ -15,6 +15,7 @@ from fedweave.results import published
 
 FOLDER = Path("docs/reproduction")
 CLIENTS = ".clients.csv.gz"  # ending of the file with the scores of every client
+WEIGHTS_FILE = ".weights.csv"  # ending of the file with weights of a graph at a printed stage
 SCORES = ("mean", "std", "published_mean", "published_std")
 METRICS = ("accuracy", "mse", "test_acc_pct", "test_mse_x1e-3")  # any other metric is a part of its row's name
 UNITS = {"mse": 1e3}  # metric -> factor from the files' unit to the page's; 1 for all others

@@ -36,11 +36,11 @@ Keep = Callable[[Tree], Tree]
 LARGE = 100_000  # parameters
 RECORDED = 5_000_000  # parameters up to which steps are recorded on a GPU
 FORKED = 5_000_000  # parameters up to which a core computes one client, and not a part of all products
-# Local steps of a repetition from which on the kernel runs. A step saves 1.2 to 2.4 ms of small MLPs and 20 ms of GRUs.
-# So recording has paid after 25 steps, and building the library, once on a machine, after 300 to 5,000. The limit is
-# the same where it has been built: the kernel rounds differently, and a result must not depend on what ran before.
+# Local steps of a client in a repetition from which on the kernel runs. A step saves 1.2 to 2.4 ms of small MLPs and
+# 20 ms of GRUs. So recording has paid after 25 steps, and building the library, once on a machine, after 300 to 5,000.
+# The limit is the same where it has been built: the kernel rounds differently, and a result must not depend on what ran
+# before.
 LONG = 1_000
-LONG_IMAGES = 100  # the same for convolutions, whose steps take longer and are often known as epochs
 # Layers with weights whose steps are faster by the kernel; those of images have no normalisation beside them.
 COVERED = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d, GRUCell, Readout)
 COVERED_WITHOUT_IMAGES = (nn.LayerNorm, nn.BatchNorm1d, nn.RNNBase, nn.MultiheadAttention)
@@ -240,7 +240,7 @@ def choose_executor(
     On a GPU, steps of models that are not large are recorded: their kernels take less time than their launches.
 
     Args:
-        steps: local steps of the whole run, as far as they are known; an epoch counts as one.
+        steps: local steps of the largest client in the whole run; 0 if the kernel must not run them.
         pooled: one client has the rows of all, and takes two and a half times as long in a batched executor.
     """
     if name == "kernel" and not _can_run_kernel(network, device):
@@ -252,8 +252,7 @@ def choose_executor(
     size, auto_on_cpu = weight_count(network), name == "auto" and device == "cpu"
     images = not types.isdisjoint(CONVOLUTIONS)
     covered = all(_is_covered(layer, images) for layer in layers) and not (images and size > LARGE_IMAGES)
-    long = steps >= (LONG_IMAGES if images else LONG)
-    kernel = name == "kernel" or (auto_on_cpu and covered and long and bool(native.find_compiler()))
+    kernel = name == "kernel" or (auto_on_cpu and covered and steps >= LONG and bool(native.find_compiler()))
     slow_stacked = images or (GraphConv not in types and size > LARGE)
     if name == "processes":
         return _processes(device)

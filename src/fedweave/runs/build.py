@@ -229,7 +229,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         method, federation = frozen_bodies.run_once(method, federation, device)
     train = run.train
     by_kernel = not (train.precision or train.augment)  # it multiplies in float32 alone, and moves no images
-    steps = train.rounds * (train.steps or train.epochs) if by_kernel else 0
+    steps = train.rounds * (train.steps or train.epochs * _batches(train.batch_size, federation)) if by_kernel else 0
     executor = (
         choose_executor(train.executor, method.network, device, train.chunk, steps, method.pools)
         if method.has_models
@@ -257,6 +257,11 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
     if inputs.model is None and dataset.kind == "images" and users_file(MODELS[name]):
         try_model(task, dataset, partition, name, prepared.executor)
     return prepared
+
+
+def _batches(batch_size: int, federation: Clients) -> int:
+    """Batches of an epoch of the largest client."""
+    return -(-int(federation.sizes.max()) // batch_size) if batch_size else 1
 
 
 def check_memory(prepared: PreparedRun) -> None:
