@@ -136,7 +136,7 @@ def _candidates(row: published.Row) -> Iterator[Candidate]:
         return
     columns = {(table, row.dataset, row.setting) for table in _tables(row)}
     for study in _studies(row.paper):
-        column = _columns(study)
+        column = printed_columns(study)
         for stored in _scores(study):
             reference = column.get((stored["dataset"], stored["setting"]))
             in_column = reference and reference[1:4] in columns
@@ -144,6 +144,7 @@ def _candidates(row: published.Row) -> Iterator[Candidate]:
                 yield _candidate(study, stored, row)
 
 
+@cache
 def _tables(row: published.Row) -> set[str]:
     """The tables in which the paper prints the same number for the same data, setting and method: one experiment."""
     return {other.table for other in published.rows(row.paper) if other[2:7] == row[2:7]}
@@ -165,7 +166,7 @@ def _weights(row: published.Row) -> Iterator[Candidate]:
     for file in sorted((FOLDER / row.paper).glob(f"*{WEIGHTS_FILE}")):
         study = f"{row.paper}/{file.name.removesuffix(WEIGHTS_FILE)}"
         table, key = pd.read_csv(file, index_col="key"), f"{row.method} {row.metric}"
-        columns = {(column.table, column.setting) for column in _columns(study).values()}
+        columns = {(column.table, column.setting) for column in printed_columns(study).values()}
         if (row.table, row.setting) in columns and key in table.index:
             ours = table.loc[key].rename({"ours": "mean"})
             yield Candidate(study, FULL if ours["seeds"] > 1 else ONE_SEED, ours)
@@ -190,7 +191,7 @@ def _studies(paper: str) -> tuple[str, ...]:
 
 
 @cache
-def _columns(study: str) -> Mapping[tuple[str, str], published.Reference]:
+def printed_columns(study: str) -> Mapping[tuple[str, str], published.Reference]:
     """(data set, setting) of a task -> the printed column that it names."""
     tasks = catalogue.expand(study)["tasks"].values()
     return {

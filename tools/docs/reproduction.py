@@ -87,19 +87,9 @@ def fill_blocks(page: str) -> str:
 
 def merge(study: str) -> None:
     """Merge the results of a study into docs/reproduction: the sizes or weights if the paper prints no scores there."""
-    printed = {row.metric for column in _columns(study).values() for row in published.column(column)}
+    printed = {row.metric for column in ledger.printed_columns(study).values() for row in published.column(column)}
     kinds = {merge_sizes: SIZES.keys(), store_weights: {*WEIGHTS}}
     next((kind for kind, metrics in kinds.items() if printed and printed <= metrics), merge_board)(study)
-
-
-def _columns(study: str) -> dict[str, published.Reference]:
-    """Task -> the printed column that it names."""
-    tasks = catalogue.expand(study)["tasks"]
-    return {
-        name: published.reference(task["published"], task["dataset"], task["setting"])
-        for name, task in tasks.items()
-        if task.get("published")
-    }
 
 
 def merge_board(study: str) -> None:
@@ -161,7 +151,7 @@ def store_weights(study: str) -> None:
     """
     source = paths.RESULTS / study / "measures.csv"
     rows = read_table(source, MEASURES, f"make it with: fedweave study use {study} && dvc repro")
-    (column,) = _columns(study).values()
+    (column,) = ledger.printed_columns(study).values()
     printed = printed_rows(f"{column.paper}/{column.table}")[f"{column.dataset}, {column.setting}"]
     rows = rows[rows["quantity"].isin(WEIGHTS) & (rows["stage"] == column.setting.rpartition("/")[2])]
     names = rows["method"] + "-" + rows["part"] + " " + rows["quantity"]

@@ -248,7 +248,7 @@ def choose_executor(
     if pooled and name == "auto":
         return Loop()
     layers = [module for module in network.modules() if has_weights(module)]
-    types = {getattr(module, "adapted", type(module)) for module in layers}
+    types = {*map(_kind, layers)}
     size, auto_on_cpu = weight_count(network), name == "auto" and device == "cpu"
     images = not types.isdisjoint(CONVOLUTIONS)
     covered = all(_is_covered(layer, images) for layer in layers) and not (images and size > LARGE_IMAGES)
@@ -265,9 +265,14 @@ def choose_executor(
     return Batched(chunk, kernel, recorded)
 
 
+def _kind(layer: nn.Module) -> type[nn.Module]:
+    """The class of a layer, or of the one that an adapter has taken the place of."""
+    kind: type[nn.Module] = getattr(layer, "adapted", type(layer))
+    return kind
+
+
 def _is_covered(layer: nn.Module, images: bool) -> bool:
-    kind = getattr(layer, "adapted", type(layer))
-    if not issubclass(kind, COVERED if images else COVERED + COVERED_WITHOUT_IMAGES):
+    if not issubclass(_kind(layer), COVERED if images else COVERED + COVERED_WITHOUT_IMAGES):
         return False
     return not isinstance(layer, CONVOLUTIONS) or (layer.groups == 1 and {*layer.dilation} == {1})
 
