@@ -20,7 +20,7 @@ from fedweave.pipelines.processes import run_main
 from fedweave.results import published
 from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
-from tools.docs.stored_numbers import FOLDER, METRICS, SIZES, WEIGHTS_FILE, size_key
+from tools.docs.stored_numbers import FOLDER, METRICS, SIZES, TRAFFIC, WEIGHTS_FILE, size_key
 from tools.pages import store
 
 CSV = FOLDER / "ledger.csv"
@@ -173,14 +173,12 @@ def _weights(row: published.Row) -> Iterator[Candidate]:
 
 
 def _sizes(row: published.Row) -> Iterator[Candidate]:
-    """The stored size of a data set or of a model."""
-    file, column = FOLDER / row.paper / f"{row.table}.sizes.csv", SIZES.get(row.metric)
-    if column is None or not file.is_file():
-        return
-    table = pd.read_csv(file, index_col="key", na_values=results.EMPTY)
-    key = size_key(row.dataset, row.setting, row.method)
-    if key in table.index and column in table and np.isfinite(value := float(table.loc[key, column])):
-        yield Candidate(f"{row.paper}/{row.table}", SIZE, {"mean": value})
+    """The stored size of a data set or of a model, or the traffic; of a reduced study, too, because it is the same."""
+    column, key = (SIZES | TRAFFIC).get(row.metric), size_key(row.dataset, row.setting, row.method)
+    for file in sorted((FOLDER / row.paper).glob(f"{row.table}*.sizes.csv")):
+        table = pd.read_csv(file, index_col="key", na_values=results.EMPTY)
+        if key in table.index and column in table and np.isfinite(value := float(table.loc[key, column])):
+            yield Candidate(f"{row.paper}/{file.name.partition('.')[0]}", SIZE, {"mean": value})
 
 
 @cache

@@ -23,7 +23,7 @@ from fedweave.results import marks, published
 from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
-from tools.docs.stored_numbers import CLIENTS, SIZES, WEIGHTS_FILE, printed_rows, size_key
+from tools.docs.stored_numbers import CLIENTS, SIZES, TRAFFIC, WEIGHTS_FILE, printed_rows, size_key
 from tools.pages import rewrite, store
 
 PAGE = Path("docs/reproduction.md")
@@ -86,10 +86,17 @@ def fill_blocks(page: str) -> str:
 
 
 def merge(study: str) -> None:
-    """Merge the results of a study into docs/reproduction: the sizes or weights if the paper prints no scores there."""
+    """Merge the results of a study into docs/reproduction: its scores, and what else the paper prints for its tasks.
+
+    Of sizes and weights that stand alone in print the scores are not kept.
+    """
     printed = {row.metric for column in ledger.printed_columns(study).values() for row in published.column(column)}
-    kinds = {merge_sizes: SIZES.keys(), store_weights: {*WEIGHTS}}
-    next((kind for kind, metrics in kinds.items() if printed and printed <= metrics), merge_board)(study)
+    if printed & {*WEIGHTS}:
+        store_weights(study)
+    if printed & (SIZES | TRAFFIC).keys():
+        merge_sizes(study)
+    if not printed or printed - SIZES.keys() - {*WEIGHTS}:
+        merge_board(study)
 
 
 def merge_board(study: str) -> None:
@@ -115,7 +122,7 @@ def merge_board(study: str) -> None:
 
 
 def merge_sizes(study: str) -> None:
-    """Merge the sizes of data sets and models, ours and the printed ones, into docs/reproduction/<study>.sizes.csv.
+    """Merge the sizes of data sets and models and the traffic, ours and printed, into docs/reproduction/*.sizes.csv.
 
     Lines have the names of the printed column and row that their task is compared with.
 
@@ -129,13 +136,14 @@ def merge_sizes(study: str) -> None:
     if target.is_file():
         old = pd.read_csv(target, dtype=str, keep_default_na=False)
         lines = {line["key"]: line for line in old.to_dict("records")}
-    for row in rows[rows["quantity"].isin(SIZES) & rows["printed"].notna()].to_dict("records"):
-        block, name = blocks[row["task"]], SIZES[row["quantity"]]
+    columns = SIZES | TRAFFIC
+    for row in rows[rows["quantity"].isin(columns) & rows["printed"].notna()].to_dict("records"):
+        block, name = blocks[row["task"]], columns[row["quantity"]]
         column = published.reference(block, row["dataset"], row["setting"])
         key = size_key(column.dataset, column.setting, block.get("row", ""))
         line = lines.setdefault(key, {"key": key, "data set, setting": key})
         line |= {name: _shorten(row["value"]), f"{name}, printed": _shorten(row["printed"])}
-    names = [column for name in SIZES.values() for column in (name, f"{name}, printed")]
+    names = [column for name in columns.values() for column in (name, f"{name}, printed")]
     present = [name for name in names if any(name in line for line in lines.values())]
     table = pd.DataFrame([lines[key] for key in sorted(lines, key=_natural_sort_key)])
     table = table[["key", "data set, setting", *present]].fillna(results.EMPTY)
