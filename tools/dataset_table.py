@@ -61,7 +61,7 @@ def _describe(name: str) -> str:
     """The first sentence of the loader's docstring, as `fedweave list datasets` prints it."""
     loader = getattr(DATASETS[name], "func", DATASETS[name])
     text = (loader.__doc__ or "").partition("\n\n")[0].partition(" Source: ")[0]
-    return " ".join(text.replace("; `root` is not used", "").split()).rstrip(".")
+    return " ".join(text.split()).rstrip(".")
 
 
 def _describe_clients(name: str, tasks: dict[str, Any]) -> str:

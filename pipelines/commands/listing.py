@@ -1,6 +1,7 @@
 """The tables of `fedweave list`: each is a header and a row for each name."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedweave.errors import BadInput, choose
+from fedweave.settings import REQUIRED
 from fedweave.study import catalogue
 
 from ..paths import RAW
@@ -32,23 +34,30 @@ def methods() -> list[tuple[Any, ...]]:
 
 
 def settings(what: str, name: str) -> list[tuple[Any, ...]]:
-    """The settings of a method or a model.
+    """The settings of a method, a model or a partition.
 
     Raises:
         BadInput: `name` is unknown, or `what` has no settings.
     """
-    from fedweave import models
+    from fedweave import data, models
     from fedweave.methods import METHODS
 
     if what == "methods":
         entries = METHODS[choose(name, METHODS, "fedweave list methods")].settings()
     elif what == "models":
         entries = models.settings(choose(name, models.MODELS, "fedweave list models"))
+    elif what == "partitions":
+        entries = data.partitions.registry.settings(choose(name, data.PARTITIONS, "fedweave list partitions"))
     else:
-        raise BadInput(f"fedweave list {what}: {name!r}: only methods and models have settings to list; leave it out")
+        raise BadInput(
+            f"fedweave list {what}: {name!r}: only methods, models and partitions have settings to list; leave it out"
+        )
     return [
         ("name", "default", "values", "search", "meaning"),
-        *((s.name, s.default, s.range or "-", s.space or "-", s.meaning) for s in entries),
+        *(
+            (s.name, "required" if s.default is REQUIRED else s.default, s.range or "-", s.space or "-", s.meaning)
+            for s in entries
+        ),
     ]
 
 
@@ -63,24 +72,32 @@ def datasets() -> list[tuple[Any, ...]]:
         return "here" if data.find_intact_files(name, RAW) else "fetched on use"
 
     loaders = {n: getattr(f, "func", f) for n, f in data.DATASETS.items()}
-    return [("name", "files", "what it is"), *((n, place(n), _summary(f)) for n, f in loaders.items())]
+    return [("name", "files", "what it is"), *((n, place(n), _summary(f)) for n, f in sorted(loaders.items()))]
 
 
 def models() -> list[tuple[Any, ...]]:
     """Every client model."""
     from fedweave.models import MODELS, options
 
-    return [
-        ("name", "options", "what it is"),
-        *((n, ", ".join(f"{k}={v}" for k, v in options(n).items()) or "-", _summary(c)) for n, c in MODELS.items()),
-    ]
+    def line(name: str) -> tuple[str, str, str]:
+        return name, ", ".join(f"{k}={v}" for k, v in options(name).items()) or "-", _summary(MODELS[name])
+
+    return [("name", "options", "what it is"), *map(line, sorted(MODELS))]
 
 
 def partitions() -> list[tuple[Any, ...]]:
     """Every rule that distributes rows over clients."""
     from fedweave import data
 
-    return [("name", "options"), *((n, ", ".join(data.default_options(n)) or "-") for n in data.PARTITIONS)]
+    def documented(name: str) -> object:
+        """The function that explains a rule: of those that share the code for labels, the one that differs."""
+        rule = data.PARTITIONS[name]
+        return rule.args[0] if isinstance(rule, partial) and rule.args else rule
+
+    return [
+        ("name", "options", "what it is"),
+        *((n, ", ".join(data.default_options(n)) or "-", _summary(documented(n))) for n in data.PARTITIONS),
+    ]
 
 
 def studies() -> list[tuple[Any, ...]]:

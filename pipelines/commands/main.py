@@ -114,7 +114,7 @@ def _print_error(message: str, code: int) -> int:
 @app.command("list")
 def list_(
     what: Annotated[str, typer.Argument(help="methods, datasets, models, partitions or studies")],
-    name: Annotated[str, typer.Argument(help="a method or model, to list its settings")] = "",
+    name: Annotated[str, typer.Argument(help="a method, model or partition, to list its settings")] = "",
     uses: studies.Uses = None,
 ) -> None:
     """List what can be used; outside of a terminal, such as in a pipe, one line each."""

@@ -96,7 +96,7 @@ def show(advice: "fw.Recommendation", told: Collection[str] = ()) -> None:
     console.print(board(advice), "")
     for line in advice.lines:
         console.print(
-            f"{line.topic}: {line.text}",
+            f"{line.topic}{'' if line.topic.endswith('?') else ':'} {line.text}",
             style="bold" if line is advice.lines[0] else "",
             soft_wrap=True,
             highlight=False,

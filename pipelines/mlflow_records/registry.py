@@ -21,7 +21,8 @@ from mlflow.models import Model, infer_signature
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
 from fedweave.prediction import packing
-from fedweave.results import Run, Study, Tables, verdicts
+from fedweave.report.answers import answer
+from fedweave.results import Run, Study, Tables
 from fedweave.study import plugins
 
 from . import stamp
@@ -160,7 +161,8 @@ def register_best_models(
         leader = board.iloc[0]
         model = models.get(leader["run"])
         if model is not None:
-            text = verdicts.verdict(study, tables, str(task))
+            answers = answer(study, tables, str(task))[:3]
+            text = "\n".join(f"- {one.question.rstrip('?')}: **{one.word}**: {one.reason}" for one in answers)
             name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
             if (owner := _other_owner(store, name, study.name, str(task))) is None:
                 set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)

@@ -59,9 +59,9 @@ def deploy(
     pool = pool_names.check(pool)
     if webhook:
         notifications.check(webhook)
+    os.environ["PREFECT_API_URL"] = _server_address()  # before Prefect is imported, which reads it once
     if schedule:
         _check_schedule(schedule)
-    os.environ["PREFECT_API_URL"] = _server_address()
     os.environ.pop(PROJECT_VARIABLE, None)  # so that the deployments keep the variable itself, and not its value here
     content = deployments(pool, schedule, life)
     register(slots, pool)

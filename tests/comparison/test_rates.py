@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
+from fedweave.comparison.plan import plan
+from fedweave.comparison.progress import heading
 from fedweave.report.tuning import describe_rates
 from fedweave.search.rates import _choose
 from fedweave.study.search_spaces import rates
@@ -45,6 +47,17 @@ def test_the_grid_begins_with_the_declared_value_and_adds_near_ones_first(optimi
     distances = np.abs(np.log10(np.array(values) / 0.02))
     assert (np.diff(distances) > -1e-4).all()
     assert np.allclose(np.diff(np.sort(np.log10(values))), 0.5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "searches"),
+    [((), ", 5 learning rates each"), (("local",), ", 5 learning rates for 1 of them"), (("local", "fedavg"), "")],
+)
+def test_the_line_before_a_comparison_counts_the_searches(fixed: tuple[str, ...], searches: str) -> None:
+    """A method whose learning rate is given has none."""
+    own = {name: {"lr": 0.1} for name in fixed}
+    study = plan(shops(), ["local", "fedavg"], model="mlp", tune=None, train={"rounds": 2}, per_method=own).study
+    assert heading(study, 4.0) == f"2 methods x 3 seeds{searches}: a few seconds"
 
 
 def test_adam_is_searched_below_rather_than_above() -> None:

@@ -19,3 +19,13 @@ def test_every_row_is_one_whole_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     about = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in about] == ["name", *catalogue.studies()]
     assert max(map(len, about)) > 200
+
+
+def test_every_partition_says_what_it_is_and_lists_its_options(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rules by label share one function, so each is explained by the part in which it differs."""
+    _, *rows = listing.partitions()
+    assert len({summary for _, _, summary in rows} - {"-"}) == len(rows)
+    for name, options, _ in rows:
+        main.list_("partitions", name)
+        lines = capsys.readouterr().out.splitlines()
+        assert ", ".join(line.split()[0] for line in lines[1:]) == options

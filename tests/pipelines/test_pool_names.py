@@ -1,5 +1,6 @@
 """Names of pools and deployments, without a server."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,19 @@ def test_an_invalid_name_of_a_pool_is_refused(name: str, monkeypatch: pytest.Mon
     for function in (workers.deploy, workers.worker):
         with pytest.raises(BadInput, match=r"^FEDWEAVE_POOL: "):
             function(pool=name)
+
+
+def test_the_server_is_known_before_a_schedule_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check imports Prefect, which reads the address once: a later one made it register at a temporary server."""
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    monkeypatch.setattr(workers, "_server_address", lambda: "http://server/api")
+
+    def check(_cron: str) -> None:
+        raise BadInput(f"the server is {os.environ['PREFECT_API_URL']}")
+
+    monkeypatch.setattr(workers, "_check_schedule", check)
+    with pytest.raises(BadInput, match="the server is http://server/api"):
+        workers.deploy(schedule="0 2 * * *")
 
 
 def test_an_unnamed_pool_has_the_names_of_prefect_yaml(monkeypatch: pytest.MonkeyPatch) -> None:

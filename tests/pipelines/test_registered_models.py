@@ -46,7 +46,8 @@ def test_the_leaders_models_are_registered_and_answer_for_every_client(store: st
     board = results.compute_tables(results.load_study(folder)).board
     assert client.get_model_version_by_alias("toy-blobs", "best").version == version.version
     assert version.run_id == dict(zip(["blobs-fedavg", "blobs-local"], ids, strict=True))[board["run"].iloc[0]]
-    assert version.description
+    questions = [line.partition(":")[0] for line in version.description.splitlines()]
+    assert questions == ["- Best", "- Does collaboration pay", "- Deploy"]
     experiment = client.get_experiment_by_name("toy").experiment_id
     models = {model.name: model for model in client.search_logged_models([experiment])}
     scores = {name: {m.key: m.value for m in model.metrics}["accuracy"] for name, model in models.items()}

@@ -40,11 +40,31 @@ def test_the_cheapest_of_equivalent_methods_is_deployed(tmp_path: Path) -> None:
     assert found.method == "FedAvg-FT"
 
 
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ({}, "no other method is shown to be as good; it sends "),
+        (
+            {"FedAvg-FT": "equivalent", "FedAvg": "equivalent"},
+            "the only one of 3 equivalent methods that is shown to be better than Local; it sends ",
+        ),
+    ],
+)
+def test_equivalent_methods_that_are_not_better_than_local_are_not_denied(
+    others: Mapping[str, str], reason: str
+) -> None:
+    """The line "Best" names them as equivalent."""
+    marks = {"FedAGHN": "lead", "FedAvg-FT": "open", "FedAvg": "open", "Local": "open"} | others
+    board = pd.DataFrame({"method": [*marks], "mark": [*marks.values()], "bytes_up": 2**20, "bytes_down": 2**20})
+    found = answers._deploy(board.assign(vs_local=["better", "open", "open", ""]), "Yes", "")
+    assert (found.word, found.reason.startswith(reason)) == ("FedAGHN", True)
+
+
 def test_the_direction_of_an_error_is_named(tmp_path: Path) -> None:
     found, tables = answer(tmp_path, METHODS, metric="mse")
     means = tables.board.set_index("method")["mean"]
     gap = results.format_score(means["Local"] - means.iloc[0], np.nan, "mse")
-    assert f"is {gap} lower (mse), better, than Local (95 % interval " in found.pays.reason
+    assert f"is better than Local, {gap} lower in mse (95 % interval " in found.pays.reason
     low, high = (float(text) for text in found.pays.reason.split("interval ")[1].split(")")[0].split(" to "))
     assert 0 < low < float(gap) < high
 

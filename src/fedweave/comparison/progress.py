@@ -12,7 +12,7 @@ from fedweave.errors import Diverged, format_count
 from fedweave.processes.forks import one_thread
 from fedweave.runs import repetition
 from fedweave.runs.selection import finite_mean
-from fedweave.study.search_spaces import RATES
+from fedweave.study import search_spaces
 from fedweave.study.spec import StudySpec
 
 TIMED_ROUNDS = 2  # rounds behind an estimate; the first one also warms up
@@ -110,7 +110,12 @@ def estimate(prepared: repetition.PreparedRun, study: StudySpec) -> float:
         seconds = measure_rounds(prepared, prepared.run.seeds[0], TIMED_ROUNDS)
     waves = -(-len(study.seeds) // workers)
     last = seconds[-1] if seconds else float("nan")
-    return last * prepared.rounds * len(study.runs) * (waves + study.tune.trained_share)
+    return last * prepared.rounds * (len(study.runs) * waves + _count_searches(study) * study.tune.trained_share)
+
+
+def _count_searches(study: StudySpec) -> int:
+    """How many runs have a search: not those whose learning rate the caller gave."""
+    return sum(bool(search_spaces.entries(study, key)) for key in study.runs) if study.tune.trials else 0
 
 
 def measure_rounds(prepared: repetition.PreparedRun, seed: int, count: int) -> list[float]:
@@ -143,8 +148,9 @@ def format_duration(seconds: float) -> str:
 
 def heading(study: StudySpec, seconds: float) -> str:
     """The line before a comparison runs."""
-
-    noun = "learning rate" if study.tune.sampler == RATES else "trial"
-    tuning = f", {format_count(study.tune.trials, noun)} each" if study.tune.trials else ""
+    searches = _count_searches(study)
+    noun = "learning rate" if study.tune.sampler == search_spaces.RATES else "trial"
+    which = "each" if searches == len(study.runs) else f"for {searches} of them"
+    tuning = f", {format_count(study.tune.trials, noun)} {which}" if searches else ""
     methods, seeds = format_count(len(study.runs), "method"), format_count(len(study.seeds), "seed")
     return f"{methods} x {seeds}{tuning}: {format_duration(seconds)}"

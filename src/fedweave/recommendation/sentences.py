@@ -183,8 +183,8 @@ def _counts(answer: Answers, method: str) -> str:
         else "none is shown to lose"
     )
     gains = (
-        f"{len(gaining)} of {format_count(total, 'client')} {'gains' if 1 in (len(gaining), total) else 'gain'} "
-        "over Local"
+        f"{len(gaining)} of {format_count(total, 'client')} {'is' if 1 in (len(gaining), total) else 'are'} shown to "
+        "gain over Local"
     )
     return f"With {_label(answer, method)} {gains}; {losers}."
 

@@ -166,7 +166,8 @@ def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
     if pays != "Yes":
         return Answer("Deploy", LOCAL, "no method is shown to be better, and it sends nothing", "open")
     better = board[board["vs_local"] == "better"]
-    equal = better[better["mark"].isin(["best", "lead", "equivalent"])]
+    as_good = board["mark"].isin(["best", "lead", "equivalent"])
+    equal = board[as_good & (board["vs_local"] == "better")]
     if equal.empty:
         which = "the only method" if len(better) == 1 else f"the first of {len(better)} methods"
         return Answer("Deploy", str(better["method"].iloc[0]), f"{which} that is shown to be better than Local", "win")
@@ -177,7 +178,10 @@ def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
         return Answer(
             "Deploy", str(row["method"]), f"the least traffic ({traffic}) of {len(equal)} equivalent methods", "win"
         )
-    return Answer("Deploy", str(row["method"]), f"no other method is shown to be as good; it sends {traffic}", "win")
+    why = "no other method is shown to be as good"
+    if as_good.sum() > 1:
+        why = f"the only one of {as_good.sum()} equivalent methods that is shown to be better than Local"
+    return Answer("Deploy", str(row["method"]), f"{why}; it sends {traffic}", "win")
 
 
 def _difference(test: Mapping[str, Any], row: Mapping[str, Any]) -> str:
@@ -185,9 +189,9 @@ def _difference(test: Mapping[str, Any], row: Mapping[str, Any]) -> str:
     metric, sign = row["metric"], np.sign(test["difference"])
     low, high = sorted((sign * test["low"], sign * test["high"]))
     size = format_score(abs(test["difference"]), np.nan, metric)
-    lower = "" if unit(metric) else " lower" if test["difference"] < 0 else " higher"
-    amount = f"{size} points better" if unit(metric) else f"{size}{lower} ({metric}), better,"
-    return f"{amount} than Local (95 % interval {format_interval(low, high, metric)})"
+    direction = "lower" if test["difference"] < 0 else "higher"
+    words = f"{size} points better than Local" if unit(metric) else f"better than Local, {size} {direction} in {metric}"
+    return f"{words} (95 % interval {format_interval(low, high, metric)})"
 
 
 def _clients(row: Mapping[str, Any]) -> str:

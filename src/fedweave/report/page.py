@@ -192,7 +192,7 @@ def _budget(block: Mapping[str, Any]) -> Iterable[str]:
     if "share" in block:
         yield f"{100 * block['share']:g} % of the rounds each"
     if "seeds" in block:
-        yield f"seeds {', '.join(map(str, block['seeds']))}, which no result has"
+        yield f"seed {' and '.join(map(str, block['seeds']))}, which no result has"
     if len(block.get("objectives", ())) > 1:
         yield "of the Pareto front the fewest bytes whose score is within one standard error of the best"
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 import pandas as pd
 
 from fedweave import plots, results
+from fedweave.metrics import higher_is_better
 from fedweave.plots import SeriesStyle
 from fedweave.report.method_views import POINTS, PageFigure
 from fedweave.results import Run
@@ -32,7 +33,8 @@ def round_figures(
         if set(points.values()) != {point}:
             parts[f"Test, {title}"] = curves[(curves["split"] == "test") & (curves["point"] == point)]
     grey = " In colour the best methods and the controls, in grey the others." if {*curves["method"]} - {*bold} else ""
-    caption = f"Mean over clients; the band is one standard deviation over seeds.{grey}"
+    cut = "" if higher_is_better(metric) else " An error far above the others is cut off at the top."
+    caption = f"Mean over clients; the band is one standard deviation over seeds.{grey}{cut}"
     tests = parts["Test, as reported"].merge(pd.concat([_cumulative_cost(run) for run in runs]), on=["run", "round"])
     series = [(title, part, "round") for title, part in parts.items()] + [
         (title, tests, name) for title, name in COSTS.items()

@@ -15,7 +15,7 @@ from fedweave.data.registry import dataset
 
 
 def planetoid(name: str, folder: str, root: Path) -> Dataset:
-    """Cora, CiteSeer or PubMed with all nodes and edges; features as published.
+    """Papers and their citations, with all nodes and edges; features as published.
 
     torch-geometric unpickles these files. `fedweave.data.load` compares them with pinned sha256 sums first.
     """
@@ -25,7 +25,7 @@ def planetoid(name: str, folder: str, root: Path) -> Dataset:
 
 
 def amazon(name: str, folder: str, root: Path) -> Dataset:
-    """Amazon Computers or Photo; edges made undirected, attributes 0 or 1.
+    """Goods that are bought together; edges made undirected, attributes 0 or 1.
 
     torch-geometric reads a file in which objects may be pickled; its digest has been checked, as those of `planetoid`.
     """

@@ -17,7 +17,7 @@ SITES, PUBLIC = 16, 5  # clients of `digits-sites`, and the first digit that the
 
 @dataset("digits", "images")
 def digits(root: Path) -> Dataset:
-    """Images [1797, 1, 8, 8] in 10 classes, 174 to 183 each; `root` is not used."""
+    """Images [1797, 1, 8, 8] in 10 classes, 174 to 183 each."""
     del root
     pixels, y = _load_arrays()
     return Dataset("digits", "images", (pixels / 16.0).astype(np.float32)[:, None], y, classes=10)
@@ -25,7 +25,7 @@ def digits(root: Path) -> Dataset:
 
 @dataset("digits-sites", "images")
 def digits_sites(root: Path) -> Dataset:
-    """Images [896, 1, 8, 8] of the digits 5 to 9; a client is one of 16 made-up sites. `root` is not used.
+    """Images [896, 1, 8, 8] of the digits 5 to 9; a client is one of 16 made-up sites.
 
     A group is all sites that hold the page alike: upright, or turned by 180 degrees. The digits 0 to 4 are nobody's.
     """
@@ -58,7 +58,7 @@ def public_digits() -> tuple[np.ndarray, np.ndarray]:
 
 @dataset("digits-graph", "graph")
 def digits_graph(root: Path) -> Dataset:
-    """The same digits as nodes [1797, 64], edges to the 5 nearest images, symmetrised; `root` is not used."""
+    """The same digits as nodes [1797, 64], edges to the 5 nearest images, symmetrised."""
     del root
     pixels, y = _load_arrays()
     flat = pixels.reshape(len(pixels), -1)
