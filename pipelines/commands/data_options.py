@@ -13,6 +13,7 @@ from fedweave.errors import BadInput
 from fedweave.own_data.options import IN_PYTHON, DataFields
 from fedweave.settings import Setting, describe
 
+PANEL = "What the file holds"  # part of a command's help
 FIELD = re.compile(r'\s*+(?:"((?:[^"]|"")*)"\s*|([^",][^,]*)?)(?=,|$)')  # one field of a line of CSV
 
 File = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet with one row per example, a folder of them, or NPZ")]
@@ -20,7 +21,11 @@ Client = Annotated[
     str, typer.Option(help="column with the client of a row; in a folder, a file without this column is one client")
 ]
 Encoding = Annotated[
-    str, typer.Option(help="encoding of CSV and TSV files, such as cp1252 or latin1, as Excel writes; default: UTF-8")
+    str,
+    typer.Option(
+        rich_help_panel=PANEL,
+        help="encoding of CSV and TSV files, such as cp1252 or latin1, as Excel writes; default: UTF-8",
+    ),
 ]
 QUOTES = """a name with a comma in double quotes, as in CSV: '"a,b",c'"""
 Label = Annotated[str, typer.Option(help=f"column to predict; forecasts may have several, with commas; {QUOTES}")]
@@ -46,7 +51,8 @@ def _as_parameter(setting: Setting) -> inspect.Parameter:
         kind, default = list[str], None
     text = WRITTEN.get(setting.name, "{}").format(setting.meaning.partition(IN_PYTHON)[0]).replace("`", "")
     names = ("--embed/--one-hot",) if setting.name == "embed" else ()
-    annotation: Any = Annotated[kind if default is not None else kind | None, typer.Option(*names, help=text)]
+    option = typer.Option(*names, help=text, rich_help_panel=PANEL)
+    annotation: Any = Annotated[kind if default is not None else kind | None, option]
     return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from fedweave import __version__
 from fedweave.errors import BadInput, Diverged, choose, exit_code
@@ -36,7 +37,41 @@ from . import (
 from .answers import recall
 from .repeated_options import refuse_repeated_options
 
+# Parts of `fedweave --help`, with their commands in the order in which one needs them.
+PANELS = {
+    "Your own data": ("recommend", "compare", "predict", "export", "run"),
+    "Studies of a project": ("init", "import", "list", "study", "flow", "report", "verify", "search", "log", "submit"),
+    "A model that lives on with new data": (
+        "refresh",
+        "lifecycle",
+        "evaluate",
+        "challenge",
+        "rollback",
+        "serve",
+        "forget",
+    ),
+    "Servers, workers and separate hosts": ("ui", "dashboard", "deploy", "worker", "cluster", "federate"),
+}
+
+
+class CommandsInPanels(TyperGroup):
+    """The commands, of which the help shows each in its part of `PANELS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the help."""
+        return [name for names in PANELS.values() for name in names]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; None if there is none."""
+        command = super().get_command(ctx, cmd_name)
+        panels = [panel for panel, names in PANELS.items() if cmd_name in names]
+        if isinstance(command, TyperCommand | TyperGroup) and panels:
+            command.rich_help_panel = panels[0]
+        return command
+
+
 app = typer.Typer(
+    cls=CommandsInPanels,
     help="Personalized federated learning methods, trained, tuned and compared on equal terms.",
     no_args_is_help=True,
     add_completion=False,
