@@ -12,12 +12,15 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import psutil
 import pytest
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import IsolationForest
+from sklearn.linear_model import Ridge
 
 from fedweave.contestants import environments, program, programs
 from fedweave.contestants.checks import check_answers, check_bytes, check_curves, check_graph
@@ -118,6 +121,15 @@ def test_a_client_may_have_no_validation_rows(tmp_path: Path) -> None:
     assert (tmp_path / "task" / "clients" / "0" / "val.csv").read_text() == "x1,x2,y\n"
     ((val, test),) = EstimatorRunner(DummyClassifier(), "client", False).run(task, tmp_path / "log").predictions
     assert (val.shape, test.shape) == ((0, 2), (2, 2))
+
+
+@pytest.mark.parametrize("estimator", [Ridge(), IsolationForest(n_estimators=2)])
+def test_an_estimator_that_predicts_no_class_is_refused(tmp_path: Path, estimator: Any) -> None:
+    """Its numbers were cut to whole ones: 0.9 was class 0, and -1 the last class."""
+    x, y = np.arange(4, dtype=np.float32).reshape(4, 1, 1), np.array([0, 0, 1, 1])
+    task = replace(TASK, clients=(ContestClient("Ann", x, y, x, y, x),))
+    with pytest.raises(ContestantFailed, match=r"predicted -?\S+: classes are 0 to 1; give a classifier"):
+        EstimatorRunner(estimator, "client").run(task, tmp_path / "log")
 
 
 @pytest.mark.parametrize(
