@@ -80,7 +80,7 @@ REFUSED = [
     (Branching, "its control flow depends on the data"),
     (Unused, "no gradient reaches second.weight and 1 more"),
     (Mixing, "gives a row other outputs when other rows stand beside it"),
-    (Squeezed, "for a batch of 1 where [1, 3] is needed; keep the first axis"),
+    (Squeezed, "for a batch of 1 where [1, 3] is needed; keep both axes"),
     (Pair, "gives a tuple; return the outputs alone"),
     (Tied, "first.weight and third.weight are one parameter"),
     (nn.Flatten, "has no parameters to train"),
@@ -88,6 +88,10 @@ REFUSED = [
     (
         lambda shape, outputs: nn.Linear(6, outputs + 1),
         "gives outputs of shape [4, 4] for a batch of 4 where [4, 3] is needed",
+    ),
+    (
+        lambda shape, outputs: nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)),
+        "gives outputs of shape [4] for a batch of 4 where [4, 3] is needed; keep both axes",
     ),
     (lambda shape, outputs: nn.Linear(5, outputs), "fails on inputs of shape [2, 6]"),
     (lambda shape: nn.Linear(6, 3), "takes neither (shape, outputs) nor nothing"),
