@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny import CLASSES
-from torch import nn
+from torch import jit, nn
 
 from fedweave.client.model_check import check_model, find_softmax
 from fedweave.client.task import RowClassification
@@ -96,6 +96,7 @@ REFUSED = [
     (lambda shape, outputs: nn.Linear(5, outputs), "fails on inputs of shape [2, 6]"),
     (lambda shape: nn.Linear(6, 3), "takes neither (shape, outputs) nor nothing"),
     (lambda shape, outputs: "mlp", "gives str, not an nn.Module"),
+    (lambda shape, outputs: jit.trace(nn.Linear(6, outputs), torch.zeros(2, 6)), "a program of TorchScript"),
     (
         lambda shape, outputs: nn.Sequential(nn.Linear(6, outputs), nn.RReLU()),
         "RReLU draws random numbers that no key controls",
