@@ -12,7 +12,7 @@ from fedweave.data import Dataset
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import format_count
 from fedweave.own_data.splits import part_name
-from fedweave.own_data.user_files import UNNAMED
+from fedweave.own_data.user_files import COMMA_NUMBER, UNNAMED
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ MAX_ERROR = 0.01  # a column whose predictions have a smaller share of errors re
 CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
-THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?"  # a number with thousands separators
+# A number with thousands separators, which are no points unless there are two or a decimal comma
+THOUSANDS = r"[+-]?[1-9]\d{0,2}(([,' \u00a0\u202f]\d{3})+(\.\d+)?|([.' \u00a0\u202f]\d{3})+,\d+|(\.\d{3}){2,})"
 # Beside a number: its unit, brackets, a printed minus, a space that pandas does not leave out, or a minus behind it
 SIGNS = "[%$\u20ac\u00a3\u00a5()\u2212\u00a0]|-$"
 # A number before its unit, which has letters
@@ -180,7 +181,7 @@ def find_amounts(texts: "pd.Series[Any]") -> np.ndarray:
     import pandas as pd
 
     plain = texts.str.replace(SIGNS, "", regex=True).str.strip()
-    are_plain = pd.to_numeric(plain, errors="coerce").notna() | plain.str.fullmatch(THOUSANDS)
+    are_plain = pd.to_numeric(plain, errors="coerce").notna() | plain.str.fullmatch(rf"{THOUSANDS}|{COMMA_NUMBER}")
     units = texts.str.extract(f"^{WITH_UNIT}$", expand=False).str.strip().str.casefold()
     amounts = (texts.str.contains(SIGNS) & are_plain) | units.isin(units.mode()[:1].tolist())
     return np.array(amounts, dtype=bool)
