@@ -328,6 +328,9 @@ REFUSED = {
     "y: 1e+30 in row 2 is too large": lambda: fw.Federation.from_arrays(
         None, np.where(np.arange(60) == 2, 1e30, 1.0), client=WHO, time=range(60), window=2, horizon=1
     ),
+    "stride: 5 is for forecasts; give window and horizon": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, stride=5
+    ),
     "partition: 3 is neither a name nor a mapping": lambda: fw.Federation.from_dataset("digits", 3),
     "partition: ['iid'] is not a name": lambda: fw.Federation.from_dataset("digits", {"name": ["iid"]}, clients=3),
     "name: ['digits'] is not a name": lambda: fw.Federation.from_dataset(["digits"], "iid", clients=3),
