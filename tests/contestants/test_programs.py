@@ -113,6 +113,17 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None
     assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
 
 
+def test_columns_with_the_names_of_classes_may_have_any_order(tmp_path: Path) -> None:
+    """In a file as in a table of pandas; other names say nothing."""
+    for header, expected in (("b,a", [0.9, 0.1]), ("p1,p2", [0.1, 0.9])):
+        for part, rows in (("val", 2), ("test", 3)):
+            for position in (0, 1):
+                write(tmp_path, position, part, f"row,{header}\n" + "".join(f"{i},0.1,0.9\n" for i in range(rows)))
+        assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[0][1].tolist() == [expected] * 3
+        tables = [pd.DataFrame([[0.1, 0.9]] * rows, columns=header.split(",")) for rows in (2, 3)]
+        assert check_answers(TASK, [tables, tables], "me")[1][0].tolist() == [expected] * 2
+
+
 def test_a_client_may_have_no_validation_rows(tmp_path: Path) -> None:
     """Its tables have a heading alone, and an estimator gives no predictions for them."""
     x, y = np.zeros((2, 1, 2), np.float32), np.array([0, 1])
