@@ -142,6 +142,7 @@ def test_every_client_has_rows_in_each_part_and_a_row_keeps_its_part(tmp_path: P
         (lambda t: t.assign(site="XYZ"), "none of its clients is known"),
         (lambda t: t.replace({"site": {"NA1": "na1 "}}), "'NA1' and 'na1 ' differ only in spelling; "),
         (lambda t: t.assign(id=t["id"].str.lstrip("0").replace("60", "1")), "'00001' and '1' differ only in spelling"),
+        (lambda t: t.assign(id=["00001.0", *t["id"][1:]]), "'00001' and '00001.0' differ only in spelling"),
         (lambda t: t.assign(site=[None, *t["site"][1:]]), "column 'site' is empty in 1 row"),
         (lambda t: t.assign(id="1"), "key 1 is there twice"),
     ],

@@ -327,14 +327,14 @@ class Deliveries:
                 yield f"{format_count(lost, 'row')} of delivery {max(numbers)} changed in it, and rows have no key"
 
     def _find_spellings(self, table: "pd.DataFrame", state: "pd.DataFrame") -> Iterator[str]:
-        """Clients that earlier deliveries name in nearly the same way, and keys that lack zeros, as 7 for 007.
+        """Clients that earlier deliveries name in nearly the same way, and whole numbers as keys, as 7 or 7.0 for 007.
 
         Other keys are compared as they are, since 3.1 and 3.10 may be two rows.
         """
         client, key = self.terms.client, self.terms.key
         for name in (client, *(key if len(key) == 1 else ())) if len(state) else ():
             known, names = {*state[name]}, {*table[name]}
-            if new := {one for one in names - known if name == client or one.isdigit()}:
+            if new := {one for one in names - known if name == client or one.removesuffix(".0").isdigit()}:
                 yield from find_similar_names(f"values of column {name!r}", sorted(known | new), new)
 
     def _add_parts(self, changed: "pd.DataFrame", state: "pd.DataFrame") -> "pd.DataFrame":
