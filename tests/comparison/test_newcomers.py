@@ -1,5 +1,6 @@
 """Clients that join after training have the results of a planned join, with the scaling of the training rows."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,7 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
     run = fw.fit("fedavg", federation, rounds=1, **QUIET)
     for message, rows, more in (
         ("client 'site 0' already exists", OLD, {}),
+        ("'new.csv' is a file; give its table, such as pd.read_csv", "new.csv", {}),
         ("class 'never' was not in training", NEW.assign(late=["never", "no"] * 20), {}),
         ("no column 'kind'", NEW.drop(columns="kind"), {}),
         ("rounds: 0 must be", NEW, {"rounds": 0}),
@@ -206,6 +208,24 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
     ):
         with pytest.raises(fw.BadInput, match=message):
             run.join(rows, **NAMES, **more)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"who": "Site 2"}, "clients 'site 2' and 'Site 2' differ only in spelling"),
+        ({"size": 1e6}, "table: column 'size' is far from training"),
+        ({"size": [-999.0] * 4 + [41.0] * 36}, "column 'size': 4 values are -999, apart from all others"),
+        ({"kind": "c"}, "table: column 'kind' has no value that training had"),
+    ],
+)
+def test_rows_of_newcomers_that_may_be_misread_are_named(federation: fw.Federation, change: Any, line: str) -> None:
+    """As those of training are, and those that are to be predicted."""
+    run = fw.fit("fedavg", federation, rounds=1, **QUIET)
+    rows = NEW.assign(kind="a", size=NEW["size"] / 2).assign(**change)
+    with pytest.warns(UserWarning, match=re.escape(line)) as found:
+        run.join(rows, **NAMES, rounds=1)
+    assert [str(one.message)[: len(line)] for one in found].count(line) == 1
 
 
 def split_of_newcomer(initial: fw.Federation, **options: Any) -> list[list[int]]:

@@ -12,12 +12,15 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import psutil
 import pytest
 from sklearn.dummy import DummyClassifier
+from sklearn.ensemble import IsolationForest
+from sklearn.linear_model import Ridge
 
 from fedweave.contestants import environments, program, programs
 from fedweave.contestants.checks import check_answers, check_bytes, check_curves, check_graph
@@ -110,6 +113,17 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None
     assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
 
 
+def test_columns_with_the_names_of_classes_may_have_any_order(tmp_path: Path) -> None:
+    """In a file as in a table of pandas; other names say nothing."""
+    for header, expected in (("b,a", [0.9, 0.1]), ("p1,p2", [0.1, 0.9])):
+        for part, rows in (("val", 2), ("test", 3)):
+            for position in (0, 1):
+                write(tmp_path, position, part, f"row,{header}\n" + "".join(f"{i},0.1,0.9\n" for i in range(rows)))
+        assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[0][1].tolist() == [expected] * 3
+        tables = [pd.DataFrame([[0.1, 0.9]] * rows, columns=header.split(",")) for rows in (2, 3)]
+        assert check_answers(TASK, [tables, tables], "me")[1][0].tolist() == [expected] * 2
+
+
 def test_a_client_may_have_no_validation_rows(tmp_path: Path) -> None:
     """Its tables have a heading alone, and an estimator gives no predictions for them."""
     x, y = np.zeros((2, 1, 2), np.float32), np.array([0, 1])
@@ -118,6 +132,15 @@ def test_a_client_may_have_no_validation_rows(tmp_path: Path) -> None:
     assert (tmp_path / "task" / "clients" / "0" / "val.csv").read_text() == "x1,x2,y\n"
     ((val, test),) = EstimatorRunner(DummyClassifier(), "client", False).run(task, tmp_path / "log").predictions
     assert (val.shape, test.shape) == ((0, 2), (2, 2))
+
+
+@pytest.mark.parametrize("estimator", [Ridge(), IsolationForest(n_estimators=2)])
+def test_an_estimator_that_predicts_no_class_is_refused(tmp_path: Path, estimator: Any) -> None:
+    """Its numbers were cut to whole ones: 0.9 was class 0, and -1 the last class."""
+    x, y = np.arange(4, dtype=np.float32).reshape(4, 1, 1), np.array([0, 0, 1, 1])
+    task = replace(TASK, clients=(ContestClient("Ann", x, y, x, y, x),))
+    with pytest.raises(ContestantFailed, match=r"predicted -?\S+: classes are 0 to 1; give a classifier"):
+        EstimatorRunner(estimator, "client").run(task, tmp_path / "log")
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,9 @@ def test_every_client_has_rows_in_each_part_and_a_row_keeps_its_part(tmp_path: P
         (lambda t: t.assign(delay=10 + t["delay"] / 1000), "as if in another unit"),
         (lambda t: t.assign(seats=None), "column 'seats': 100% of the values are missing, before 0%"),
         (lambda t: t.assign(site="XYZ"), "none of its clients is known"),
+        (lambda t: t.replace({"site": {"NA1": "na1 "}}), "'NA1' and 'na1 ' differ only in spelling; "),
+        (lambda t: t.assign(id=t["id"].str.lstrip("0").replace("60", "1")), "'00001' and '1' differ only in spelling"),
+        (lambda t: t.assign(id=["00001.0", *t["id"][1:]]), "'00001' and '00001.0' differ only in spelling"),
         (lambda t: t.assign(site=[None, *t["site"][1:]]), "column 'site' is empty in 1 row"),
         (lambda t: t.assign(id="1"), "key 1 is there twice"),
     ],
@@ -195,6 +198,14 @@ def test_a_file_that_was_mended_is_in_quarantine_no_more(rows: str, tmp_path: Pa
     assert len([*(tmp_path / "life" / "quarantine").glob("*a-*.csv")]) == 1
 
 
+def test_keys_that_are_no_whole_numbers_are_compared_as_they_are(tmp_path: Path) -> None:
+    """Such as the number of a patient and of a visit."""
+    for number, visit in ((0, "{}.1"), (1, "{}.10")):
+        names = [visit.format(i) for i in range(60)]
+        flights(60 * number).assign(id=names).to_csv(tmp_path / f"a-{number}.csv", index=False)
+        assert arrive(tmp_path).new == 60
+
+
 def test_columns_that_may_be_misread_are_named_once(tmp_path: Path) -> None:
     """As `compare` names them, in the delivery that brings the first such value; hidden columns are not named."""
 
@@ -204,7 +215,8 @@ def test_columns_that_may_be_misread_are_named_once(tmp_path: Path) -> None:
 
     days = pd.date_range("2024-01-01", periods=60).strftime("%Y%m%d")
     write(0, "{}", day=days, room=days)
-    [dates] = arrive(tmp_path, columns=[("exclude", "room")]).notes
+    names, dates = arrive(tmp_path, columns=[("exclude", "room")]).notes
+    assert names.startswith("clients '007' and '7' differ only in spelling; ")
     assert dates.startswith("column 'day' holds dates, such as 20240101, and is read as a number; ")
     write(1, "0{}", day=days, room=days)
     [code] = arrive(tmp_path).notes

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny import CLASSES
-from torch import nn
+from torch import jit, nn
 
 from fedweave.client.model_check import check_model, find_softmax
 from fedweave.client.task import RowClassification
@@ -80,7 +80,7 @@ REFUSED = [
     (Branching, "its control flow depends on the data"),
     (Unused, "no gradient reaches second.weight and 1 more"),
     (Mixing, "gives a row other outputs when other rows stand beside it"),
-    (Squeezed, "for a batch of 1 where [1, 3] is needed; keep the first axis"),
+    (Squeezed, "for a batch of 1 where [1, 3] is needed; keep both axes"),
     (Pair, "gives a tuple; return the outputs alone"),
     (Tied, "first.weight and third.weight are one parameter"),
     (nn.Flatten, "has no parameters to train"),
@@ -89,9 +89,14 @@ REFUSED = [
         lambda shape, outputs: nn.Linear(6, outputs + 1),
         "gives outputs of shape [4, 4] for a batch of 4 where [4, 3] is needed",
     ),
+    (
+        lambda shape, outputs: nn.Sequential(nn.Linear(6, 1), nn.Flatten(0)),
+        "gives outputs of shape [4] for a batch of 4 where [4, 3] is needed; keep both axes",
+    ),
     (lambda shape, outputs: nn.Linear(5, outputs), "fails on inputs of shape [2, 6]"),
     (lambda shape: nn.Linear(6, 3), "takes neither (shape, outputs) nor nothing"),
     (lambda shape, outputs: "mlp", "gives str, not an nn.Module"),
+    (lambda shape, outputs: jit.trace(nn.Linear(6, outputs), torch.zeros(2, 6)), "a program of TorchScript"),
     (
         lambda shape, outputs: nn.Sequential(nn.Linear(6, outputs), nn.RReLU()),
         "RReLU draws random numbers that no key controls",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow
 import pytest
 
 import fedweave as fw
@@ -327,9 +328,16 @@ REFUSED = {
     "y: 1e+30 in row 2 is too large": lambda: fw.Federation.from_arrays(
         None, np.where(np.arange(60) == 2, 1e30, 1.0), client=WHO, time=range(60), window=2, horizon=1
     ),
+    "stride: 5 is for forecasts; give window and horizon": lambda: fw.Federation.from_arrays(
+        X, Y, client=WHO, stride=5
+    ),
     "partition: 3 is neither a name nor a mapping": lambda: fw.Federation.from_dataset("digits", 3),
     "partition: ['iid'] is not a name": lambda: fw.Federation.from_dataset("digits", {"name": ["iid"]}, clients=3),
     "name: ['digits'] is not a name": lambda: fw.Federation.from_dataset(["digits"], "iid", clients=3),
+    "table: Table is not a pandas table; give one, such as its to_pandas()": lambda: fw.Federation.from_pandas(
+        pyarrow.table({"who": [1]}), client="who", label="y"
+    ),
+    "reset_index('client') does": lambda: fw.Federation.from_pandas({"a": TABLE}, client="client", label="y"),
     "table: 3 is not a pandas table": lambda: fw.Federation.from_pandas(3, client="who", label="y"),
     "path: 3 is not a path": lambda: fw.Federation.from_file(3, client="who", label="y"),
     "folder: 3 is not a path": lambda: fw.Federation.from_images(3),

@@ -546,7 +546,9 @@ def test_small_ones_are_read_or_refused_in_one_line() -> None:
     make = fw.Federation.from_arrays
     assert make(x, y[:, None], client=WHO).classes == ("0", "1")
     assert len(make(torch.ones(COUNT, 2, requires_grad=True), y, client=WHO)) == 4
-    with pytest.raises(fw.BadInput, match="y: has labels of the type Colour; give texts or numbers"):
+    with pytest.raises(
+        fw.BadInput, match=r"y: has labels of the type Colour; give texts or numbers, such as str\(label\)"
+    ):
         make(x, [[Colour.RED, Colour.BLUE][i] for i in y], client=WHO)
     with pytest.raises(fw.BadInput, match="y: two labels of several types have the same name"):
         make(x, [[1, "1"][i] for i in y], client=WHO)

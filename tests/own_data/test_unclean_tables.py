@@ -133,6 +133,7 @@ LABELS = {
     "such as '1,000.25'": [f"{1 + i % 30},000.25" for i in range(COUNT)],
     "such as '$1,000.25'": [f"${1 + i % 30},000.25" for i in range(COUNT)],
     "such as '0 kg'": [f"{i % 30} kg" for i in range(COUNT)],
+    "such as '0,5 %'": [f"{i % 30},5 %" for i in range(COUNT)],
     "such as '0.5%'": [f"{i % 30}.5%" for i in range(COUNT)],
     "such as '0A'": [f"{i % 30}A" for i in range(COUNT)],  # amperes, or names of seats
 }
@@ -159,6 +160,12 @@ def test_separators_of_thousands_are_named() -> None:
         (cost, "leave out the thousands separators"),
         ([value + ".50" for value in cost], "leave out the thousands separators"),
         ([*cost[:-1], "3,5"], "write a point in place of the comma"),
+        ([f"{1 + i % 40}.{100 + i},50" for i in range(COUNT)], "leave out the thousands separators"),
+        ([f"{1 + i % 40} {100 + i},5" for i in range(COUNT)], "leave out the thousands separators"),
+        ([f"{1 + i % 40}.000.{100 + i}" for i in range(COUNT)], "leave out the thousands separators"),
+        ([f"{1 + i % 40}.{100 + i},50 €" for i in range(COUNT)], "with the minus of the keyboard"),
+        ([f"{1 + i % 40},5 %" for i in range(COUNT)], "with the minus of the keyboard"),
+        ([f"\u2212{1 + i % 40},5" for i in range(COUNT)], "with the minus of the keyboard"),
     ):
         notes = fw.Federation.from_pandas(TABLE.assign(cost=values), **NAMES).notes
         assert [note for note in notes if note.startswith("column 'cost': 100 % of its values are numbers")]

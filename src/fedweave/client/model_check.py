@@ -103,12 +103,13 @@ class _ModelCheck:
                 if not isinstance(outputs, Tensor):
                     self._refuse(f"gives a {type(outputs).__name__}", "return the outputs alone, a tensor [B, C]")
                 if outputs.shape != (len(batch), count):
-                    alone = len(batch) == 1
-                    way = "keep the first axis, for example by flatten(1) in place of squeeze()"
+                    way = f"let the number of its outputs be {count}"
+                    if outputs.ndim < 2:
+                        way = "keep both axes, for example by flatten(1) in place of squeeze()"
                     self._refuse(
                         f"gives outputs of shape {[*outputs.shape]} for a batch of {len(batch)} "
                         f"where {[len(batch), count]} is needed",
-                        way if alone else f"let the number of its outputs be {count}",
+                        way,
                     )
 
     def check_evaluation(self) -> None:

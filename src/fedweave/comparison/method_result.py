@@ -303,6 +303,8 @@ class MethodResult:
         origin: Any = self.comparison
         further_rounds.check_join(self.run, federation, rounds := as_python(rounds), freeze := as_python(freeze))
         extended = add_newcomers(federation, rows, client, label, options, edges, node)
+        for line in extended.notes:
+            warnings.warn(line, stacklevel=2)
         newcomers = len(extended) - len(federation)
         study, temporary = further_rounds.go_on(self.run, extended, newcomers, rounds, out, origin.model, freeze=freeze)
         joined = replace(origin, study=study, lost=(), temporary=temporary, federation=extended)

@@ -90,6 +90,9 @@ def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.nd
     Raises:
         ContestantFailed: at `place`; they have another length or shape, are not finite, or are no probabilities.
     """
+    if hasattr(value, "columns"):  # with the names of the classes, in whatever order
+        named = {str(name): name for name in value.columns}
+        value = value[[named[name] for name in task.classes]] if {*named} == {*task.classes} else value
     try:
         if np.iscomplexobj(value):
             raise TypeError

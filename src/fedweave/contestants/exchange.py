@@ -175,8 +175,8 @@ def refuse_links(folder: Path) -> None:
                 raise ContestantFailed(str(path.relative_to(folder)), "it is a link; write a file")
 
 
-def read_part(folder: Path, part: str, rows: int, client: ContestClient) -> np.ndarray:
-    """The array "outputs" of PART.npz, or the columns of PART.parquet or PART.csv.
+def read_part(folder: Path, part: str, rows: int, client: ContestClient) -> "np.ndarray | pd.DataFrame":
+    """The array "outputs" of PART.npz, or the table of PART.parquet or PART.csv.
 
     Raises:
         ContestantFailed: there is no such file, or it cannot be read.
@@ -190,7 +190,7 @@ def read_part(folder: Path, part: str, rows: int, client: ContestClient) -> np.n
     table, order = _read(folder / f"{part}{ending}", lambda file: READERS[ending](file, rows + 1), f"{shown}{ending}")
     if order is not None and (np.shape(order) != (rows,) or (order != np.arange(rows)).any()):
         raise ContestantFailed(f"{shown}{ending}", f"its rows are not 0 to {rows - 1} in this order")
-    return np.asarray(table)
+    return table
 
 
 def _read_arrays(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -203,7 +203,7 @@ def _read_arrays(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
     return content["outputs"], content.get("row")
 
 
-def _read_table(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
+def _read_table(file: Path, most: int) -> tuple["pd.DataFrame", np.ndarray | None]:
     """The columns of a file of Parquet or of CSV with a heading, except for `row`, which may state the order."""
     import pandas as pd
     import pyarrow.parquet as pq
@@ -221,7 +221,7 @@ def _read_table(file: Path, most: int) -> tuple[np.ndarray, np.ndarray | None]:
         if column.dtype.kind not in "iuf":
             raise ValueError(f"its column {name!r} has no numbers")
     order = table.pop("row").to_numpy() if "row" in table else None
-    return table.to_numpy(), order
+    return table, order
 
 
 READERS = dict(zip(ENDINGS, (_read_arrays, _read_table, _read_table), strict=True))

@@ -129,7 +129,11 @@ class EstimatorRunner(Runner):
         if hasattr(model, "predict_proba"):
             outputs[:, model.classes_.astype(int)] = model.predict_proba(x)
         else:
-            outputs[np.arange(len(x)), model.predict(x).astype(int)] = 1.0
+            predicted = np.asarray(model.predict(x), dtype=float).ravel()
+            if len(others := predicted[~np.isin(predicted, range(task.outputs))]):
+                place = f"{type(model).__name__} predicted {others[0]:.4g}"
+                raise ContestantFailed(place, f"classes are 0 to {task.outputs - 1}; give a classifier")
+            outputs[np.arange(len(x)), predicted.astype(int)] = 1.0
         return outputs
 
 

@@ -15,6 +15,7 @@ from .columns import (
     level_codes,
     other_clients,
     unique_texts,
+    warn_of_numbers,
 )
 from .errors import InputError
 from .inputs import describe_inputs, has_inputs, join_inputs

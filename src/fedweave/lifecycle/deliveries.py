@@ -20,6 +20,7 @@ from fedweave.lifecycle import LEDGER, reading_notes
 from fedweave.lifecycle.row_digests import ID, ROW, identify
 from fedweave.lifecycle.schema import Schema
 from fedweave.lifecycle.sources import Reading
+from fedweave.own_data.data_warnings import find_similar_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -282,6 +283,7 @@ class Deliveries:
         named = identify(table, schema)
         changed, gone = self._compare(named, state, reading)
         problems = [*schema.find_problems(table), *self._find_losses(reading, named, state, gone)] if len(table) else []
+        problems += self._find_spellings(table, state)
         known = {*state.loc[state[CHANGE] != DELETION, terms.client]}
         if known and len(changed) and not known & {*table[terms.client]}:
             problems.append(f"none of its clients is known, such as {table[terms.client].iloc[0]!r}")
@@ -323,6 +325,17 @@ class Deliveries:
             lost = int((~earlier[ID].isin(named[ID])).sum())
             if 0 < lost < len(earlier):  # a file without any of its rows was replaced by the next one
                 yield f"{format_count(lost, 'row')} of delivery {max(numbers)} changed in it, and rows have no key"
+
+    def _find_spellings(self, table: "pd.DataFrame", state: "pd.DataFrame") -> Iterator[str]:
+        """Clients that earlier deliveries name in nearly the same way, and whole numbers as keys, as 7 or 7.0 for 007.
+
+        Other keys are compared as they are, since 3.1 and 3.10 may be two rows.
+        """
+        client, key = self.terms.client, self.terms.key
+        for name in (client, *(key if len(key) == 1 else ())) if len(state) else ():
+            known, names = {*state[name]}, {*table[name]}
+            if new := {one for one in names - known if name == client or one.removesuffix(".0").isdigit()}:
+                yield from find_similar_names(f"values of column {name!r}", sorted(known | new), new)
 
     def _add_parts(self, changed: "pd.DataFrame", state: "pd.DataFrame") -> "pd.DataFrame":
         """Rows with their part, which a row keeps for ever; the first rows of a client go to one part each."""

@@ -19,7 +19,7 @@ def find_notes(
     columns: Sequence[tuple[str, str]],
     said: Iterable[str] | None,
 ) -> list[str]:
-    """A line for each column that models see and that may be misread.
+    """A line for each column that models see and that may be misread, and of clients whose names are nearly the same.
 
     Args:
         read: attributes of the table that the reader of a file gave.
@@ -41,7 +41,8 @@ def find_notes(
         for name, kind in kinds.items()
         if kind in ("text", "whole", "number")
     ]
-    return [*lines, *data_warnings.find_misread_columns(table, found, len(table))]
+    clients = data_warnings.find_similar_names("clients", sorted(table[schema.client].unique()))
+    return [*clients, *lines, *data_warnings.find_misread_columns(table, found, len(table))]
 
 
 def _subject(line: str) -> str:

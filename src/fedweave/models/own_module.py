@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, jit, nn
 from torch.nn.parameter import is_lazy
 
 from fedweave.errors import BadInput, describe_error
@@ -238,6 +238,8 @@ def _build_module(make: Callable[[], nn.Module], name: str) -> nn.Module:
         raise BadInput(f"model: {name}: cannot be built ({describe_error(error)})") from error
     if not isinstance(module, nn.Module):
         raise BadInput(f"model: {name}: gives {type(module).__name__}, not an nn.Module; return the module")
+    if isinstance(module, jit.ScriptModule):
+        raise BadInput(f"model: {name}: gives a program of TorchScript; return the module that it was made of")
     return module
 
 

@@ -108,7 +108,7 @@ def _as_one_type(column: np.ndarray) -> np.ndarray:
     """
     kinds = {type(label) for label in column.tolist()}
     if other := next((kind for kind in kinds if not issubclass(kind, LABELS) or issubclass(kind, Enum)), None):
-        raise BadInput(f"y: has labels of the type {other.__name__}; give texts or numbers, such as label.name of each")
+        raise BadInput(f"y: has labels of the type {other.__name__}; give texts or numbers, such as str(label) of each")
     if len(kinds) == 1 or kinds <= {int, float}:
         return column if kinds == {int} else np.array(column.tolist())
     names = np.array([exported_model.name_of(label) for label in column.tolist()])

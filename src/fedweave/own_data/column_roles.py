@@ -25,7 +25,12 @@ def named_columns(table: "pd.DataFrame", options: Any) -> dict[str, str]:
     import pandas as pd
 
     if not isinstance(table, pd.DataFrame):
-        raise BadInput(f"table: {format_value(table)} is not a pandas table; give one, or use Federation.from_file")
+        what, way = format_value(table), "or use Federation.from_file"
+        if isinstance(table, Mapping):
+            what, way = "{client: table}", "as pd.concat(tables, names=['client']).reset_index('client') does"
+        elif hasattr(table, "to_pandas"):
+            what, way = type(table).__name__, "such as its to_pandas()"
+        raise BadInput(f"table: {what} is not a pandas table; give one, {way}")
     if not len(table):
         raise BadInput("table: has no rows; give one row for each example")
     names = {key: getattr(options, key) for key in COLUMN_OPTIONS if isinstance(getattr(options, key), str)}

@@ -12,7 +12,7 @@ from fedweave.data import Dataset
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import format_count
 from fedweave.own_data.splits import part_name
-from fedweave.own_data.user_files import UNNAMED
+from fedweave.own_data.user_files import COMMA_NUMBER, UNNAMED
 from fedweave.tensors.random_streams import stream
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ MAX_ERROR = 0.01  # a column whose predictions have a smaller share of errors re
 CHUNK = 65_536  # rows that are hashed at once
 SAMPLE = 2000  # rows of which the chance of equal rows is estimated
 MIN_NUMBER_SHARE = 0.8  # a column of texts with a larger share of numbers should have numbers alone
-THOUSANDS = r"[+-]?[1-9]\d{0,2}([,' \u00a0\u202f]\d{3})+(\.\d+)?"  # a number with thousands separators
+# A number with thousands separators, which are no points unless there are two or a decimal comma
+THOUSANDS = r"[+-]?[1-9]\d{0,2}(([,' \u00a0\u202f]\d{3})+(\.\d+)?|([.' \u00a0\u202f]\d{3})+,\d+|(\.\d{3}){2,})"
 # Beside a number: its unit, brackets, a printed minus, a space that pandas does not leave out, or a minus behind it
 SIGNS = "[%$\u20ac\u00a3\u00a5()\u2212\u00a0]|-$"
 # A number before its unit, which has letters
@@ -180,7 +181,7 @@ def find_amounts(texts: "pd.Series[Any]") -> np.ndarray:
     import pandas as pd
 
     plain = texts.str.replace(SIGNS, "", regex=True).str.strip()
-    are_plain = pd.to_numeric(plain, errors="coerce").notna() | plain.str.fullmatch(THOUSANDS)
+    are_plain = pd.to_numeric(plain, errors="coerce").notna() | plain.str.fullmatch(rf"{THOUSANDS}|{COMMA_NUMBER}")
     units = texts.str.extract(f"^{WITH_UNIT}$", expand=False).str.strip().str.casefold()
     amounts = (texts.str.contains(SIGNS) & are_plain) | units.isin(units.mode()[:1].tolist())
     return np.array(amounts, dtype=bool)
@@ -305,16 +306,19 @@ def find_unseen(
     return tuple(lines)
 
 
-def find_similar_names(kind: str, names: Sequence[str]) -> tuple[str, ...]:
+def find_similar_names(kind: str, names: Iterable[str], new: Collection[str] | None = None) -> tuple[str, ...]:
     """A line if names of `kind` differ only in capitals, spaces at the ends, the encoding of an accent, or as 1, 01 and
     1.0 do.
+
+    Args:
+        new: names of which at least one is in each group that counts; default: all.
     """
     groups: dict[str, list[str]] = {}
     for name in names:
         plain = _normalize_unicode(name).strip().casefold()
         is_number = re.fullmatch(r"-?\d{1,15}(\.\d{0,6})?", plain, re.ASCII)
         groups.setdefault(str(float(plain)) if is_number else plain, []).append(name)
-    similar = [group for group in groups.values() if len(group) > 1]
+    similar = [group for group in groups.values() if len(group) > 1 and (new is None or any(n in new for n in group))]
     if not similar:
         return ()
     more = f" (and {format_count(len(similar) - 1, 'more group')} of names)" if len(similar) > 1 else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from fedweave import data, exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
-from fedweave.own_data import arrays, features, graphs, rows
+from fedweave.own_data import arrays, data_warnings, features, graphs, rows
 from fedweave.own_data.argument_checks import convert_input_errors
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.own_data.federation import Federation
@@ -48,6 +49,7 @@ def add_newcomers(
     duplicates = [name for name in newcomers.names if name in federation.names]
     if duplicates:
         raise BadInput(f"join: client {duplicates[0]!r} already exists; give newcomers other names")
+    names = data_warnings.find_similar_names("clients", (*federation.names, *newcomers.names), newcomers.names)
     partition = _extend_partition(federation, newcomers)
     dataset = _extend_dataset(federation, newcomers)
     is_encoded = exported_model.is_encoded(dataset.columns)
@@ -58,7 +60,7 @@ def add_newcomers(
         partition_block=arrays.partition_block(dataset, partition),
         normalize=_freeze_scaling(federation),
         preprocessing=Preprocessing.from_data(dataset.columns) if is_encoded else None,
-        notes=(),
+        notes=tuple(dict.fromkeys((*newcomers.notes, *names))),
     )
 
 
@@ -110,6 +112,10 @@ def _read_graphs(
 
 def _read_rows(federation: Federation, raw: Any, client: Any, label: Any, given: Mapping[str, Any]) -> Federation:
     """The newcomers as a federation of their own; their rows are encoded as those of training were."""
+    if isinstance(raw, str | Path):
+        raise BadInput(
+            f"join: {str(raw)!r} is a file; give its table, such as pd.read_csv(file, dtype={{{client!r}: str}})"
+        )
     if client is None or label is None:
         raise BadInput("join: rows need client= and label=, names of columns or one value for each row")
     channels = federation.dataset.channels
@@ -128,7 +134,12 @@ def _read_rows(federation: Federation, raw: Any, client: Any, label: Any, given:
         return Federation(**rows.fields_from_arrays(raw, label, client, options))
     names = [column["name"] for column in federation.dataset.columns if column.get("role", "value") == "value"]
     options = replace(options, features=names if preprocessing is not None else names[len(channels) :])
-    return Federation(**rows.fields_from_table(raw, client, label, options, preprocessing))
+    newcomers = Federation(**rows.fields_from_table(raw, client, label, options, preprocessing))
+    for column in preprocessing.columns if preprocessing is not None else ():
+        if not (column.levels or column.is_text or column.own):
+            numbers = exported_model.as_numbers(raw[column.name], column.name)
+            exported_model.warn_of_numbers(column.name, numbers[np.isfinite(numbers)], column.mean, column.std)
+    return newcomers
 
 
 def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:

@@ -188,6 +188,10 @@ def arrange(y: Any, client: Any, count: int, options: DataOptions, names: tuple[
     Raises:
         BadInput: as `Federation.from_arrays`.
     """
+    if options.stride != 1:
+        raise BadInput(
+            f"stride: {format_value(options.stride)} is for forecasts; give window and horizon, or leave it out"
+        )
     targets = as_targets(y, count, options.target, options.least_classes)
     labels = targets.labels
     owner, names = (client, names) if names else arrays.as_clients(client, count)
