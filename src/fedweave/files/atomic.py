@@ -173,6 +173,12 @@ def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence
     write_atomic(path, text.getvalue())
 
 
+def write_parquet(path: Path | str, table: "pd.DataFrame") -> None:
+    """Write the columns of a table as a Parquet file, as `write_atomic` does."""
+    with atomic_path(path) as temporary:
+        table.to_parquet(temporary, index=False)
+
+
 def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
     """The result of `reader(file)`.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from fedweave.errors import BadInput, Busy
 from fedweave.exported_model import name_of
-from fedweave.files.atomic import atomic_path, check_writable, read, user_errors
+from fedweave.files.atomic import check_writable, read, user_errors, write_parquet
 from fedweave.lifecycle import LEDGER
 from fedweave.lifecycle.deliveries import Ledger, lock
 from fedweave.lifecycle.record import RowAnswers, classify, describe_answers
@@ -92,8 +92,7 @@ class AnswerLog:
                     if kept := [one for one in waiting if one["client"].iloc[0] not in forgotten]:
                         now = datetime.now(UTC)
                         file = self.folder / FOLDER / f"{now:%Y-%m-%d}-{now:%H%M%S%f}.parquet"
-                        with atomic_path(file) as path:
-                            pd.concat(kept, ignore_index=True).to_parquet(path, index=False)
+                        write_parquet(file, pd.concat(kept, ignore_index=True))
                     self._rotate(f"{datetime.now(UTC):%Y-%m-%d}")
                 self.problem = ""
             except BadInput as error:
@@ -107,8 +106,7 @@ class AnswerLog:
             for day in sorted({file.name[:10] for file in files if file.name[:10] != today}):
                 whole, parts = self.folder / FOLDER / f"{day}.parquet", [one for one in files if one.name[:10] == day]
                 if day >= oldest and parts != [whole]:
-                    with atomic_path(whole) as path:
-                        _read(parts).to_parquet(path, index=False)
+                    write_parquet(whole, _read(parts))
                 for part in parts:
                     if part != whole or day < oldest:
                         part.unlink(missing_ok=True)

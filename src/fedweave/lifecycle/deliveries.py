@@ -9,14 +9,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Busy, choose, format_count
-from fedweave.files.atomic import atomic_path, hold_lock, read, remove_temporary_files, write_atomic
-from fedweave.lifecycle import LEDGER, reading_notes
+from fedweave.files.atomic import digest_file, hold_lock, read, remove_temporary_files, write_atomic, write_parquet
+from fedweave.lifecycle import LEDGER, reading_notes, timestamp
 from fedweave.lifecycle.row_digests import ID, ROW, identify
 from fedweave.lifecycle.schema import Schema
 from fedweave.lifecycle.sources import Reading
@@ -362,20 +361,19 @@ class Deliveries:
         deleted = gone[[ID, ROW, PART, client]].assign(**{CHANGE: DELETION})
         content = pd.concat([changed, deleted], ignore_index=True) if len(gone) else changed.reset_index(drop=True)
         content = content.astype({name: changed[name].dtype for name in changed})
-        with atomic_path(self.place / f"{number:06}.parquet") as file:
-            content.to_parquet(file, index=False)
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        file = f"{number:06}.parquet"
+        digest = self.store(file, content)
         had_label = {*state.loc[state[LABELLED] > 0, ID]}
         labelled = changed[label].notna() & ~changed[ID].isin(had_label)
         before = {*state.loc[state["number"] == number - 1, client]} if number > 1 else set()
         present = {*changed[client]}
         arrival = Arrival(
             number,
-            f"{number:06}.parquet",
+            file,
             digest,
             reading.name,
             reading.digest,
-            datetime.now(UTC).isoformat(timespec="seconds"),
+            timestamp(),
             rows,
             int((changed[CHANGE] == NEW).sum()),
             int((changed[CHANGE] == CORRECTION).sum()),
@@ -391,6 +389,11 @@ class Deliveries:
         )
         return arrival
 
+    def store(self, file: str, rows: "pd.DataFrame") -> str:
+        """Write a file beside the ledger; returns its digest."""
+        write_parquet(self.place / file, rows)
+        return digest_file(self.place / file)
+
     def write(self, ledger: Ledger) -> None:
         """Write the ledger, whole or not at all."""
         write_atomic(self.place / LEDGER, json.dumps(asdict(ledger), indent=1, ensure_ascii=False) + "\n")
@@ -399,9 +402,7 @@ class Deliveries:
         place = self.folder / "quarantine"
         file = reading.copy_to(place)
         reason = reason.removeprefix(f"{reading.name}: ")
-        entry = Quarantined(
-            reading.name, reading.digest, datetime.now(UTC).isoformat(timespec="seconds"), reason, file.name
-        )
+        entry = Quarantined(reading.name, reading.digest, timestamp(), reason, file.name)
         write_atomic(place / f"{reading.digest[:12]}.json", json.dumps(asdict(entry), ensure_ascii=False) + "\n")
         return entry
 
@@ -424,7 +425,7 @@ class Deliveries:
 
         if arrival.file not in self._index:
             file = self.place / arrival.file
-            if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != arrival.digest:
+            if not file.is_file() or digest_file(file) != arrival.digest:
                 raise BadInput(file, f"is missing or has changed since {arrival.when}; {_RESTORE}")
             self._index[arrival.file] = pd.read_parquet(file).assign(number=arrival.number)
         return self._index[arrival.file]

@@ -10,7 +10,6 @@ Each call can be killed at any moment, and repeated: it does what is left.
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from fedweave.comparison.method_result import MethodResult
 from fedweave.comparison.plan import plan as make_plan
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Diverged, format_count
-from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites, warm_start
+from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites, timestamp, warm_start
 from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
 from fedweave.lifecycle.drift import PREDICTION, Drift, find_drift
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
@@ -301,7 +300,7 @@ class Lifecycle:
         now = self.roles
         if now.challenger is not None:
             metric = self.load(now.challenger).run.info["metric"]
-            decided = roles.decide(now, self.judge(), metric, _now(), newest)
+            decided = roles.decide(now, self.judge(), metric, timestamp(), newest)
             if decided != now:
                 roles.write_roles(self.folder, decided)
 
@@ -315,7 +314,7 @@ class Lifecycle:
         return roles.judge(self.record, now, margin)
 
     def _enter(self, event: str, reason: str, model: Deployed, number: int = 0, **changed: Deployed | None) -> None:
-        entry = RoleEvent(_now(), number or model.since, event, reason, model)
+        entry = RoleEvent(timestamp(), number or model.since, event, reason, model)
         roles.write_roles(self.folder, self.roles.add(entry, **changed))
 
     def _note(self, event: str, reason: str, model: Deployed, number: int) -> None:
@@ -333,7 +332,7 @@ class Lifecycle:
         with lock(self.folder, "roles"):
             scored = self.record["delivery"].max()  # later ones test the champion that comes back
             last = self.newest if math.isnan(scored) else int(scored)
-            roles.write_roles(self.folder, roles.roll_back(self.roles, _now(), last))
+            roles.write_roles(self.folder, roles.roll_back(self.roles, timestamp(), last))
             return self.roles.events[-1]
 
     def forget(self, site: str, progress: bool = False) -> str:
@@ -355,7 +354,7 @@ class Lifecycle:
                 trained, now = self._deploy(self._train(number, progress), number), self.roles
                 if now.challenger is not None:
                     reason = f"{site} is forgotten."
-                    given_up = RoleEvent(_now(), number, roles.GIVEN_UP, reason, now.challenger)
+                    given_up = RoleEvent(timestamp(), number, roles.GIVEN_UP, reason, now.challenger)
                     roles.write_roles(self.folder, now.add(given_up, challenger=None))
                 self._enter(roles.FORGOTTEN, f"It was trained without {site}.", trained, champion=trained)
             forgetting.erase_models(self.folder, number, site)
@@ -492,7 +491,3 @@ def _as_label(values: "pd.Series[Any]", target: str) -> "pd.Series[Any]":
     """Labels without the fractions that missing ones have made."""
     is_whole = target != "numbers" and values.dtype.kind == "f" and (values % 1 == 0).all()
     return values.astype("int64") if is_whole else values
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
