@@ -360,18 +360,16 @@ def _read_alike(files: Sequence[Path], names: set[str], labels: set[str], encodi
 
 
 def _align_texts(tables: Sequence["pd.DataFrame"]) -> list["pd.DataFrame"]:
-    """The tables, with texts in columns that are texts in another table.
-
-    A missing value makes pandas read the code 1 as 1.0, which would not be the code "1" of the other table.
-    """
+    """The tables, with texts in columns that are texts in another table."""
     texts = {name for table in tables for name in table if table[name].dtype.kind == "O" and table[name].notna().any()}
+    return [table.assign(**{name: name_values(table[name]) for name in texts}) for table in tables]
 
-    def as_texts(column: "pd.Series[Any]") -> "pd.Series[Any]":
-        is_whole = column.dtype.kind == "f" and bool((column.dropna() % 1 == 0).all())
-        exact = column.astype("Int64") if is_whole else column
-        return exact.astype(object).map(exported_model.name_of, na_action="ignore")
 
-    return [table.assign(**{name: as_texts(table[name]) for name in texts}) for table in tables]
+def name_values(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """The values of a column as names; a missing one stays missing, and makes no fractions of whole numbers."""
+    is_whole = column.dtype.kind == "f" and bool((column.dropna() % 1 == 0).all())
+    exact = column.astype("Int64") if is_whole else column
+    return exact.astype(object).map(exported_model.name_of, na_action="ignore")
 
 
 def _add_client(
