@@ -99,9 +99,12 @@ class Lifecycle:
         Raises:
             BadInput: there are none yet.
         """
+        return self.load(self._champion())
+
+    def _champion(self) -> Deployed:
         if (champion := self.roles.champion) is None:
             raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
-        return self.load(champion)
+        return champion
 
     def load(self, deployed: Deployed, before: float = math.inf) -> LifeModels:
         """The models of a training, and of the sites that joined it before a delivery; default: all of them."""
@@ -188,8 +191,7 @@ class Lifecycle:
         Raises:
             BadInput: there is no champion.
         """
-        if (champion := self.roles.champion) is None:
-            raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
+        champion = self._champion()
         number, terms, training = number or self.newest, self.settings.terms, self.settings.training
         new = self.deliveries.rows(number)
         new = new[(new["number"] == number) & (new[CHANGE] == NEW)]
@@ -366,8 +368,7 @@ class Lifecycle:
         rows = self.deliveries.rows(version)
         rows = rows[rows[terms.label].notna()]
         rows = rows.assign(**{terms.label: _as_label(rows[terms.label], terms.target)})
-        parts = rows.groupby(terms.client)[PART].nunique()
-        return rows[rows[terms.client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
+        return sites.with_all_parts(rows, terms.client, PART)
 
     def federation(self, version: int, like: MethodResult | None = None) -> Federation:
         """The labelled rows of a version, with the parts that rows keep for ever.

@@ -140,12 +140,17 @@ def join(
     client, label, part = columns
     if federation.dataset.targets is None:
         rows = rows[rows[label].map(name_of).isin([*map(name_of, federation.classes)])]
-    parts = rows.groupby(client)[part].nunique()
-    rows = rows[rows[client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
+    rows = with_all_parts(rows, client, part)
     if len(rows):
         models.trained.join(
             rows, client=client, label=label, split=part, rounds=rounds, freeze=True, federation=federation, out=folder
         )
+
+
+def with_all_parts(rows: "pd.DataFrame", client: str, part: str) -> "pd.DataFrame":
+    """The rows of clients that have some in each part; `client` and `part` are names of columns."""
+    parts = rows.groupby(client)[part].nunique()
+    return rows[rows[client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
 
 
 def describe(models: LifeModels, site: str, parts: "pd.Series[str]") -> str:
