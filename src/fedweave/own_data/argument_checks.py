@@ -1,7 +1,7 @@
 """Checks of arguments of calls, before any work: values of a wrong kind are refused."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -204,15 +204,11 @@ def check_kind(values: np.ndarray, name: str) -> None:
     Raises:
         BadInput: `values` are complex numbers, dates or durations.
     """
-    kind = (
-        "c" if values.dtype == object and _contains(values, lambda one: isinstance(one, complex)) else values.dtype.kind
-    )
+    kind = values.dtype.kind
+    if kind == "O" and any(isinstance(one, complex) for one in values.ravel()[:1000].tolist()):
+        kind = "c"
     if kind in KINDS:
         raise BadInput(f"{name}: holds {KINDS[kind]}; {COMPLEX_ADVICE if kind == 'c' else TIME_ADVICE}")
-
-
-def _contains(values: np.ndarray, predicate: Callable[[Any], bool]) -> bool:
-    return any(map(predicate, values.ravel()[:1000].tolist()))
 
 
 def is_missing(values: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from fedweave.own_data import arrays, data_warnings
 from fedweave.own_data.argument_checks import as_names, as_python, check_flag, check_seed, check_text
 from fedweave.own_data.column_encoding import HASHED
 from fedweave.own_data.options import ROW_OPTIONS, DataFields
-from fedweave.own_data.splits import MOST_SHOWN, RULES, split_rows
+from fedweave.own_data.splits import MOST_SHOWN, RULES, are_shares, split_rows
 from fedweave.own_data.targets import as_targets, check_classes
 from fedweave.own_data.user_files import read_pairs
 
@@ -135,11 +135,6 @@ def follow_rule(options: DataOptions, rule: str) -> DataOptions:
     if rule and options.split is not None:
         return replace(options, split=rule, shares=options.split)
     return replace(options, split=rule or options.split)
-
-
-def are_shares(split: Any) -> bool:
-    """Whether a split is a mapping of parts to shares."""
-    return isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values())
 
 
 def find_large_clients(client: Any, count: int, options: DataOptions) -> tuple[np.ndarray, DataOptions, str]:

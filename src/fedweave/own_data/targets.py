@@ -59,7 +59,7 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
             )
         if (column != column.round()).any():
             return Targets(None, (), as_values(column))
-    labels, classes, class_type = as_classes(column, count, least)
+    labels, classes, class_type = as_classes(column, least)
     if target is None and column.dtype.kind in "OU":
         _refuse_numbers(labels, classes)
     if target is None and column.dtype.kind in "iuf" and len(classes) > MAX_INTEGER_CLASSES:
