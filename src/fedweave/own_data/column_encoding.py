@@ -25,15 +25,6 @@ NUMBERS = ("decimal", "integer", "floating", "mixed-integer-float")
 TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "period")
 
 
-class Text(str):
-    """A text whose `repr` is the text itself."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
 @dataclass(frozen=True)
 class Column:
     """How one column becomes numbers.

@@ -35,6 +35,15 @@ STEPS = {
 }
 
 
+class Text(str):
+    """A text whose `repr` is the text itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def describe_columns(roles: Mapping[str, Any], table: "pd.DataFrame | None" = None) -> dict[str, str]:
     """Column -> what it holds, of the columns of `table` or of arrays that `roles` maps to their role or values.
 
