@@ -16,9 +16,10 @@ from fedweave.own_data.argument_checks import check_missing, concatenate, is_mis
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import column_values, feature_columns, named_columns, read_named
 from fedweave.own_data.contents import describe_columns
+from fedweave.own_data.pairs import read_pairs
 from fedweave.own_data.row_options import Arrangement, DataOptions, arrange, client_fields, partition_fields
 from fedweave.own_data.splits import are_shares, labels_from_rows
-from fedweave.own_data.user_files import NOTES, read_pairs
+from fedweave.own_data.user_files import NOTES
 
 
 def fields_from_graphs(graphs: Any, options: DataOptions) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from fedweave.own_data import arrays, data_warnings
 from fedweave.own_data.argument_checks import as_names, as_python, check_flag, check_seed, check_text
 from fedweave.own_data.column_encoding import HASHED
 from fedweave.own_data.options import ROW_OPTIONS, DataFields
+from fedweave.own_data.pairs import read_pairs
 from fedweave.own_data.splits import MOST_SHOWN, RULES, are_shares, split_rows
 from fedweave.own_data.targets import as_targets, check_classes
-from fedweave.own_data.user_files import read_pairs
 
 
 @dataclass(frozen=True)
