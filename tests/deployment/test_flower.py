@@ -86,7 +86,7 @@ def check_messages(hosts: Hosts, server: Path) -> None:
     lines = MessageLog(server).lines()
     assert {line["client"] for line in lines} == {*range(NODES)}
     for line in lines:
-        declared = hosts.spec.form("train", 0, line["round"]) if line["kind"] == "train" else {}
+        declared = hosts.spec.upload_form(line["round"]) if line["kind"] == "train" else {}
         assert line["tensors"] in (declared, {})
     trained = [line for line in lines if line["tensors"]]
     assert len(trained) == 2 * NODES
