@@ -191,7 +191,7 @@ def write(
         "rival": answer.leader,
         "margin": answer.margin,
         "woven": answer.graph_method,
-        "groups": _members(answer),
+        "groups": answer.members,
         "graph_tests": [*answer.tests],
         "own": {**answer.local_clients},
         "choices": {**answer.choices},
@@ -213,13 +213,6 @@ def _read_graph(file: Path) -> pd.DataFrame:
     if [*graph.index] != [*graph.columns] or not all(kind.kind in "fiu" for kind in graph.dtypes):
         raise BadInput(f"{file}: damaged (no weights between the same clients); {REMEDY}")
     return graph
-
-
-def _members(answer: Answers) -> list[list[str]]:
-    if answer.groups is None or answer.graph is None:
-        return []
-    members = list(zip(answer.graph.index, answer.groups, strict=True))
-    return [[str(name) for name, group in members if group == k] for k in range(max(answer.groups) + 1)]
 
 
 def _to_python(value: Any) -> Any:

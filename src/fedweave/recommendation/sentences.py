@@ -77,12 +77,9 @@ def deployment(answer: Answers) -> str:
         return f"Each client keeps a model of its own, trained alone ({label}): {_reason_for_local(answer)}."
     if answer.kind == kinds.COMMON:
         return f"One common model for all clients, trained with {label}{exception}."
-    if answer.kind == kinds.GROUPS and answer.groups is not None:
-        count = max(answer.groups) + 1
-        return (
-            f"A model for each client, trained with {label}, which learns within "
-            f"{format_count(count, 'group')}{exception}."
-        )
+    if answer.kind == kinds.GROUPS:
+        groups = format_count(len(answer.members), "group")
+        return f"A model for each client, trained with {label}, which learns within {groups}{exception}."
     return f"A personal model for each client, trained with {label}{exception}."
 
 
@@ -251,14 +248,8 @@ def structure(answer: Answers, metric: str) -> str:
     if answer.groups is None:
         text = f"The graph of {label} shows no groups: its weights are not denser within any, or its seeds disagree."
     else:
-        names = [str(name) for name in answer.graph.index]
-        pairs, count = [*zip(names, answer.groups, strict=True)], max(answer.groups) + 1
-        parts = [[name for name, group in pairs if group == k] for k in range(count)]
-        text = (
-            f"The graph of {label} shows {format_count(len(parts), 'group')}: "
-            + "; ".join(_join_names(part) for part in parts)
-            + "."
-        )
+        groups = "; ".join(map(_join_names, answer.members))
+        text = f"The graph of {label} shows {format_count(len(answer.members), 'group')}: {groups}."
     return " ".join([text, *_graph_benefit(answer, metric)])
 
 
