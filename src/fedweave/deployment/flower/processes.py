@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -249,8 +250,6 @@ def local_federation(
         hashes: of the specifications that the nodes agree to, 16 digits or more.
         python, database: as in `Host`.
     """
-    import tempfile
-
     secrets = out / "keys"
     if not (secrets / keys.SERVER).is_file():
         keys.make_server(secrets, keys.LOOPBACK)
