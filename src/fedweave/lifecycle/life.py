@@ -31,6 +31,7 @@ from fedweave.metrics import default_margin, higher_is_better, parse_margin
 from fedweave.own_data.argument_checks import as_names
 from fedweave.own_data.federation import Federation
 from fedweave.prediction.input_description import read_description
+from fedweave.results.sequential import Challenge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,9 +63,7 @@ class Lifecycle:
         Raises:
             BadInput: a setting that does not exist or contradicts another one, or a folder with another life.
         """
-        parsed = life_settings.parse_arguments(settings)
-        record.check_metric(parsed.training.metric)
-        life_settings.begin(Path(folder), parsed)
+        life_settings.begin(Path(folder), life_settings.parse_arguments(settings))
         return cls(folder)
 
     @cached_property
@@ -172,7 +171,7 @@ class Lifecycle:
         label, done = self.settings.terms.label, {*self.answered["delivery"]}
         if not (self.folder / answer_log.FOLDER).is_dir() or (champion := self.roles.champion) is None:
             return
-        metric, rows = str(self.load(champion).run.info["metric"]), self.deliveries.rows()
+        metric, rows = self.load(champion).metric, self.deliveries.rows()
         methods = {event.model.version: event.model.method for event in self.roles.events}
         for arrival in self.deliveries.ledger.arrivals:
             if arrival.labelled and arrival.number not in done:
@@ -219,7 +218,7 @@ class Lifecycle:
 
     def _note_drift(self, champion: Deployed) -> None:
         """Store the sentences on drift in deliveries that came after the champion's training."""
-        metric, noted = str(self.load(champion).run.info["metric"]), self.drifts
+        metric, noted = self.load(champion).metric, self.drifts
         due = [number for number in range(champion.version + 1, self.newest + 1) if number not in noted]
         if due:
             found = {number: [one.describe(metric) for one in self.drift(number).groups] for number in due}
@@ -300,18 +299,17 @@ class Lifecycle:
     def _decide(self, newest: int) -> None:
         """Move the roles where the test is over."""
         now = self.roles
-        if now.challenger is not None:
-            metric = self.load(now.challenger).run.info["metric"]
-            decided = roles.decide(now, self.judge(), metric, timestamp(), newest)
+        if now.challenger is not None and (challenge := self.judge()) is not None:
+            decided = roles.decide(now, challenge, self.load(now.challenger).metric, timestamp(), newest)
             if decided != now:
                 roles.write_roles(self.folder, decided)
 
-    def judge(self) -> Any:
-        """The test of the challenger so far, see `fedweave.results.sequential.Challenge`; None without one."""
+    def judge(self) -> Challenge | None:
+        """The test of the challenger so far; None without one."""
         now = self.roles
         if now.challenger is None:
             return None
-        given, metric = self.settings.training.margin, self.load(now.challenger).run.info["metric"]
+        given, metric = self.settings.training.margin, self.load(now.challenger).metric
         margin = default_margin(metric) if given is None else parse_margin(given, "margin")
         return roles.judge(self.record, now, margin)
 
@@ -474,8 +472,8 @@ class Lifecycle:
     def describe_test(self) -> str:
         """How the test of the challenger stands."""
         now = self.roles
-        if now.challenger is not None:
-            return str(self.judge().describe(self.load(now.challenger).run.info["metric"]))
+        if now.challenger is not None and (challenge := self.judge()) is not None:
+            return challenge.describe(self.load(now.challenger).metric)
         if now.champion is None:
             return "There is no champion yet: fedweave challenge trains it."
         start = self.next_start(max(self.newest, now.champion.version + 1))
