@@ -9,7 +9,7 @@ from typing import Any
 from fedweave.comparison.plan import resolve_methods
 from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, choose, relocate
-from fedweave.files.atomic import read, write_atomic
+from fedweave.files.atomic import read_json, write_atomic
 from fedweave.lifecycle.deliveries import Deliveries, Terms
 from fedweave.lifecycle.drift import DriftSettings
 from fedweave.lifecycle.sites import SiteSettings
@@ -131,8 +131,7 @@ def read_settings(folder: Path) -> LifeSettings:
         raise BadInput(
             folder, "is no life yet; begin one: fedweave refresh FOLDER --source ... --client ... --label ..."
         )
-    blocks = read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "correct it")
-    return LifeSettings.parse(blocks, f"{file}: ")
+    return LifeSettings.parse(read_json(file, "correct it"), f"{file}: ")
 
 
 def begin(folder: Path, settings: LifeSettings) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.exported_model import name_of
-from fedweave.files.atomic import read, read_table, write_atomic
+from fedweave.files.atomic import read_json, read_table, write_atomic
 from fedweave.lifecycle.drift import PREDICTION
 from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import METRICS, probabilities
@@ -268,9 +268,7 @@ def read_drifts(folder: Path) -> dict[int, list[str]]:
     Raises:
         BadInput: the file is damaged.
     """
-    if not (folder / DRIFTS).is_file():
-        return {}
-    found = read(folder / DRIFTS, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "remove it")
+    found = read_json(folder / DRIFTS, "remove it") if (folder / DRIFTS).is_file() else {}
     return {int(number): [*sentences] for number, sentences in found.items()}
 
 

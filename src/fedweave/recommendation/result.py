@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedweave.comparison.folder_copies import copy
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read, read_table, write_atomic
+from fedweave.files.atomic import read_json, read_table, write_atomic
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.recommendation.answers import EQUIVALENT_OR_BETTER, LEADS, Answers
 from fedweave.recommendation.sentences import Line
@@ -68,7 +68,7 @@ class Recommendation:
         tables_folder = folder / FOLDER
         if not (tables_folder / FACTS).is_file():
             raise BadInput(f"{tables_folder / FACTS}: not found; give the folder of a recommendation")
-        facts = read(tables_folder / FACTS, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), REMEDY)
+        facts = read_json(tables_folder / FACTS, REMEDY)
         text_columns = dict.fromkeys(
             ("client", "method", "candidate", "settings", "label", "verdict", "verdict_local", "outcome"), "str"
         )
