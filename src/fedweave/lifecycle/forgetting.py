@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files.atomic import write_atomic, write_parquet
 from fedweave.lifecycle import answer_log, record, sites, timestamp
-from fedweave.lifecycle.deliveries import CHANGE, CORRECTION, DELETION, NEW, Arrival, Deliveries, Ledger, lock
+from fedweave.lifecycle.deliveries import CHANGE, CORRECTION, DELETION, NEW, Deliveries
+from fedweave.lifecycle.ledger import Arrival, Ledger, lock
 from fedweave.lifecycle.row_digests import ID, ROW
 
 if TYPE_CHECKING:

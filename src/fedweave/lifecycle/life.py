@@ -22,8 +22,9 @@ from fedweave.comparison.plan import plan as make_plan
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Diverged, format_count
 from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites, timestamp, warm_start
-from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
+from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Deliveries
 from fedweave.lifecycle.drift import PREDICTION, Drift, find_drift
+from fedweave.lifecycle.ledger import Arrival, Quarantined, lock
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
 from fedweave.lifecycle.sites import LifeModels
