@@ -12,6 +12,7 @@ from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_value
 from fedweave.own_data import arrays, data_warnings, forecast_windows, image_files
 from fedweave.own_data.argument_checks import as_names, as_plain
+from fedweave.own_data.arrangement import Arrangement, arrange, federation_fields
 from fedweave.own_data.arrays_by_client import join_clients
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import (
@@ -24,7 +25,7 @@ from fedweave.own_data.column_roles import (
 )
 from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
-from fedweave.own_data.row_options import Arrangement, DataOptions, arrange, federation_fields, find_large_clients
+from fedweave.own_data.row_options import DataOptions, find_large_clients
 from fedweave.own_data.several_inputs import as_vectors, describe_inputs, find_inputs, read_inputs
 from fedweave.own_data.user_files import AMOUNTS, CODES, COMMAS, NOTES
 
