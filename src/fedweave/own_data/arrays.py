@@ -19,7 +19,7 @@ from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.data.raw_rows import digest_rows
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.own_data.argument_checks import (
+from fedweave.own_data.array_checks import (
     as_array,
     as_plain,
     check_missing,

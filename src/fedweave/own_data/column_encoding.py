@@ -8,7 +8,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, format_count
-from fedweave.own_data.argument_checks import COMPLEX_ADVICE, KINDS, check_size, convert_input_errors
+from fedweave.own_data.array_checks import COMPLEX_ADVICE, KINDS, check_size, convert_input_errors
 from fedweave.own_data.user_files import COMMAS
 
 if TYPE_CHECKING:

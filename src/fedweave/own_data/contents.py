@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import format_count, format_value
-from fedweave.own_data.argument_checks import as_plain, is_missing
+from fedweave.own_data.array_checks import as_plain, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from fedweave.data import Dataset, Partition, check_finite
 from fedweave.data.normalisation import to_float32
 from fedweave.errors import BadInput
 from fedweave.exported_model import WHITE, scale_pixels
-from fedweave.own_data.argument_checks import as_array, as_plain, check_size, convert_input_errors
+from fedweave.own_data.array_checks import as_array, as_plain, check_size, convert_input_errors
 from fedweave.own_data.data_warnings import find_marks
 from fedweave.own_data.precision import as_stored, find_lost
 

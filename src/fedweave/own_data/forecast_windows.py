@@ -10,8 +10,8 @@ from fedweave import exported_model
 from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_count
 from fedweave.own_data import arrays, data_warnings
-from fedweave.own_data.argument_checks import as_array, as_plain, check_size
 from fedweave.own_data.arrangement import Arrangement, federation_fields
+from fedweave.own_data.array_checks import as_array, as_plain, check_size
 from fedweave.own_data.precision import as_stored, refuse_lost
 from fedweave.own_data.row_options import DataOptions
 from fedweave.own_data.splits import split_rows

@@ -12,8 +12,8 @@ from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data import arrays, data_warnings
-from fedweave.own_data.argument_checks import check_missing, concatenate, is_missing
 from fedweave.own_data.arrangement import Arrangement, arrange, client_fields, partition_fields
+from fedweave.own_data.array_checks import check_missing, concatenate, is_missing
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import column_values, feature_columns, named_columns, read_named
 from fedweave.own_data.contents import describe_columns

@@ -11,7 +11,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 from fedweave.own_data import arrays, features, graphs, rows
-from fedweave.own_data.argument_checks import convert_input_errors
+from fedweave.own_data.array_checks import convert_input_errors
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.own_data.federation import Federation
 from fedweave.own_data.row_options import DataOptions, follow_rule, row_options

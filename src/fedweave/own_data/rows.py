@@ -11,8 +11,9 @@ from fedweave import exported_model
 from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_value
 from fedweave.own_data import arrays, data_warnings, forecast_windows, image_files
-from fedweave.own_data.argument_checks import as_names, as_plain
+from fedweave.own_data.argument_checks import as_names
 from fedweave.own_data.arrangement import Arrangement, arrange, federation_fields
+from fedweave.own_data.array_checks import as_plain
 from fedweave.own_data.arrays_by_client import join_clients
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import (

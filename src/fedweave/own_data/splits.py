@@ -7,7 +7,7 @@ import numpy as np
 
 from fedweave.data.partitions.splits import PARTS, Split, parse_split, part_sizes, random_parts, stratified_parts
 from fedweave.errors import BadInput, format_count
-from fedweave.own_data.argument_checks import as_plain
+from fedweave.own_data.array_checks import as_plain
 from fedweave.own_data.options import DataFields
 from fedweave.tensors.random_streams import stream
 

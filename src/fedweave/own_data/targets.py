@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.own_data.argument_checks import check_kind, check_missing, check_size
+from fedweave.own_data.array_checks import check_kind, check_missing, check_size
 from fedweave.own_data.arrays import as_classes, as_column
 from fedweave.own_data.data_warnings import MIN_NUMBER_SHARE, find_amounts
 from fedweave.own_data.precision import as_stored, refuse_lost

@@ -12,7 +12,7 @@ from fedweave.data.partitions.splits import check_shares
 from fedweave.deployment.node.client_data import ClientFile
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.own_data.argument_checks import as_plain, convert_input_errors
+from fedweave.own_data.array_checks import as_plain, convert_input_errors
 from fedweave.own_data.arrays import as_times
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.prediction import input_description
