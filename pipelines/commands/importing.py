@@ -80,7 +80,7 @@ def import_(
     """
     from fedweave.comparison.plan import default_search, plan
     from fedweave.comparison.results_folder import notes
-    from fedweave.own_data.user_files import read_pairs
+    from fedweave.own_data.pairs import read_pairs
 
     if not Path("dvc.yaml").is_file():
         raise BadInput("import: this folder is not a project (it has no dvc.yaml); make one: fedweave init FOLDER")

@@ -178,9 +178,7 @@ def predict(
         stored = user_files.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
     else:
-        about = read_inputs(result.run)[0]
-        names, has_commas = input_description.name_columns(about), input_description.had_commas(about)
-        rows = user_files.read_table(file, names=names, encoding=encoding, has_commas=has_commas)
+        rows = input_description.read_file(read_inputs(result.run)[0], file, encoding)
         for line in rows.attrs.get(user_files.NOTES, ()):
             print(f"warning: {line}", file=sys.stderr)
         rows = rows.reset_index(drop=True)

@@ -59,7 +59,7 @@ def test_five_nodes_and_three_families_have_the_bits_of_the_simulation(flower, d
         for name, hosts in runs.items():
             started[name] = launch(host, hosts.folder / "app", tmp_path / "server" / name, timeout=240.0)
         for name, run in started.items():
-            follow(tmp_path / "server" / name, host, run, progress=False)
+            follow(tmp_path / "server" / name, host, run)
     for name, hosts in runs.items():
         server = tmp_path / "server" / name
         check_bits(hosts, server)
@@ -86,7 +86,7 @@ def check_messages(hosts: Hosts, server: Path) -> None:
     lines = MessageLog(server).lines()
     assert {line["client"] for line in lines} == {*range(NODES)}
     for line in lines:
-        declared = hosts.spec.form("train", 0, line["round"]) if line["kind"] == "train" else {}
+        declared = hosts.spec.upload_form(line["round"]) if line["kind"] == "train" else {}
         assert line["tensors"] in (declared, {})
     trained = [line for line in lines if line["tensors"]]
     assert len(trained) == 2 * NODES
@@ -174,7 +174,7 @@ def test_kills_and_newcomers(flower, tmp_path):
         host.start_superlink(out / "keys")
         add_nodes(host, out, [newcomer], spec_hashes, clients=[7])
         run = launch(host, hosts.folder / "app", server, **timeouts)
-        follow(server, host, run, progress=False)
+        follow(server, host, run)
     final = checkpoint.restore(server, hosts.spec.hash)
     assert done <= reached.round < ROUNDS
     assert [row.round for row in final.history.ledger] == [*range(1, ROUNDS + 1)]
@@ -199,7 +199,7 @@ def test_secure_aggregation_gives_the_server_the_mean_only(flower, tmp_path):
         host.stop("client-3", signal.SIGKILL)
         assert until(lambda: any(line["client"] == 3 and "error" in line for line in log.lines()), PATIENCE)
         add_nodes(host, out, files[3:], spec_hashes)
-        follow(server, host, run, progress=False)
+        follow(server, host, run)
     final, expected = checkpoint.restore(server, hosts.spec.hash).history, hosts.simulation()
     for part in ("pre/test", "post/val"):  # the mean consists of numbers in 2^22 steps
         assert final.scores[part][0] == pytest.approx(expected.scores[part][0], abs=0.03)

@@ -206,7 +206,7 @@ def test_a_superlink_that_was_killed_is_started_by_the_same_command(tmp_path, mo
 
     monkeypatch.setattr(Runs, "poll", lambda _: -9)
     with pytest.raises(BadInput, match=r"^the SuperLink has ended; see .*superlink.log, and run it again$"):
-        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5")
 
 
 def test_a_run_whose_server_ended_without_a_message_is_not_waited_for(tmp_path, monkeypatch):
@@ -215,20 +215,20 @@ def test_a_run_whose_server_ended_without_a_message_is_not_waited_for(tmp_path, 
 
     monkeypatch.setattr(run_monitor, "QUERY_INTERVAL", 0.1)
     with pytest.raises(BadInput, match=r"the run has ended \(finished:failed: no app\); see .*superlink.log"):
-        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5")
     status.Status(tmp_path, "4").write("finished", "the run before")
     with pytest.raises(BadInput, match="the run has ended"):
-        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5")
     written = status.Status(tmp_path, "5", 3)
     monkeypatch.setattr(status.os, "getpid", lambda: 2**22 + 1)
     written.write("running", "round 1")
     with pytest.raises(BadInput, match=r"the server of the federation was killed; see .*superlink.log"):
-        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5")
     written.write("failed", "BadInput: no client")
     with pytest.raises(BadInput, match="the federation has failed: BadInput: no client"):
-        run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)
+        run_monitor.follow(tmp_path, Runs(tmp_path), "5")
     written.write("finished", "3 rounds")
-    assert run_monitor.follow(tmp_path, Runs(tmp_path), "5", progress=False)["state"] == "finished"
+    assert run_monitor.follow(tmp_path, Runs(tmp_path), "5")["state"] == "finished"
 
 
 def test_the_bar_has_the_number_of_rounds_before_the_server_writes_it(tmp_path, capsys, monkeypatch):

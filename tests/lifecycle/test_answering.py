@@ -17,7 +17,8 @@ from fedweave.errors import BadInput
 from fedweave.lifecycle import ROLES, roles
 from fedweave.lifecycle.answer_log import FOLDER, AnswerLog
 from fedweave.lifecycle.answering import ServedChampion
-from fedweave.lifecycle.deliveries import Deliveries, Ledger, Terms
+from fedweave.lifecycle.deliveries import Deliveries, Terms
+from fedweave.lifecycle.ledger import Ledger
 from fedweave.pipelines.champion_server import make_app, serve
 from tests.lifecycle.test_life import begin, week
 

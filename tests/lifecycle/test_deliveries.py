@@ -11,7 +11,8 @@ import pytest
 
 from fedweave.errors import BadInput, Busy
 from fedweave.lifecycle import LEDGER
-from fedweave.lifecycle.deliveries import CHANGE, ID, LABELLED, PART, Arrival, Deliveries, Quarantined, Terms
+from fedweave.lifecycle.deliveries import CHANGE, ID, LABELLED, PART, Deliveries, Terms
+from fedweave.lifecycle.ledger import Arrival, Quarantined
 from fedweave.lifecycle.sources import Source
 
 TERMS = Terms(client="site", label="late", key=("id",))

@@ -12,7 +12,8 @@ from scipy.stats import t
 
 import fedweave as fw
 from fedweave.lifecycle import page, record, roles
-from fedweave.lifecycle.deliveries import Arrival, Deliveries, Ledger, Quarantined
+from fedweave.lifecycle.deliveries import Deliveries
+from fedweave.lifecycle.ledger import Arrival, Ledger, Quarantined
 from fedweave.lifecycle.roles import BEGUN, FIRST, PROMOTED, RoleEvent, Roles
 from tests.lifecycle.test_life import begin, deployed
 

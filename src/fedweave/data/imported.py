@@ -1,9 +1,9 @@
 """Files that `fedweave import` copied into a project."""
 
-import hashlib
 from pathlib import Path
 
 from fedweave.errors import BadInput
+from fedweave.files.atomic import digest_file
 
 
 def checked(file: Path, sha256: str) -> Path:
@@ -16,7 +16,7 @@ def checked(file: Path, sha256: str) -> Path:
     """
     if not file.is_file():
         raise BadInput(f"{file}: is missing; restore it, or import it again: fedweave import FILE --force")
-    if hashlib.sha256(file.read_bytes()).hexdigest() != sha256:
+    if digest_file(file) != sha256:
         way = f"restore it, or import it again with its options: fedweave import {file.name} --name {file.stem} --force"
         raise BadInput(f"{file}: was changed after its import, so that trained runs are of other rows; {way}")
     return file

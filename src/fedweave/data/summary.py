@@ -23,8 +23,8 @@ def summary(dataset: Dataset, partition: Partition) -> dict[str, Any]:
         histogram = label_histogram(dataset, partition)
         result["labels"] = histogram.tolist()
         result["heterogeneity"] = heterogeneity(histogram)
-    if partition.nodes is not None and partition.edges is not None:
-        both = list(zip(partition.nodes, partition.edges, strict=True))
+    if partition.nodes is not None:
+        both = partition.subgraphs
         result["nodes"] = _size_statistics([len(nodes) for nodes, _ in both])
         result["edges"] = _size_statistics([edges.shape[1] for _, edges in both])
         result["clustering"] = float(np.mean([clustering_coefficient(edges, len(nodes)) for nodes, edges in both]))

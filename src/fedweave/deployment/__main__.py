@@ -169,10 +169,8 @@ def write_rows(options: argparse.Namespace) -> None:
     encoding = user_files.check_encoding(options.file, options.encoding)
     shares, spec = parse_shares(options.shares, "--shares"), app_spec(options.app)
     own_rows.check_client(options.client)
-    names = input_description.name_columns(spec.scaling)
-    names += [options.label] if spec.data["targets"] is None else []
-    has_commas = input_description.had_commas(spec.scaling)
-    table = user_files.read_table(options.file, names, encoding, [options.label], has_commas=has_commas)
+    names = [options.label] if spec.data["targets"] is None else []
+    table = input_description.read_file(spec.scaling, options.file, encoding, names, [options.label])
     with relocate({"time": f"{options.file}: time"}):
         file = own_rows.of_table(spec, table, options.label, options.client, options.time, shares)
     file.save(options.out)
@@ -187,9 +185,7 @@ def predict(options: argparse.Namespace) -> None:
     from fedweave.prediction import input_description
 
     encoding, spec = user_files.check_encoding(options.file, options.encoding), app_spec(options.app)
-    names = input_description.name_columns(spec.scaling)
-    has_commas = input_description.had_commas(spec.scaling)
-    table = user_files.read_table(options.file, names=names, encoding=encoding, has_commas=has_commas)
+    table = input_description.read_file(spec.scaling, options.file, encoding)
     answer = predictions.of_table(spec, table, options.data, options.state)
     text = answer.to_csv(index=False, float_format="%.6g", lineterminator="\n")
     if options.out:

@@ -225,18 +225,9 @@ def forms(draft: AppSpec, federation: Clients) -> dict[str, Any]:
     """What clients send, in the format of `AppSpec.forms`: a trial trains the first client for one step a round."""
     client_federation = client_data.build_federation(client_data.extract_client(federation, 0), draft)
     timeline, count = draft.timeline, max(1, draft.founder_count)
-    placeholder, only_client = draft.placeholder(range(count)), torch.zeros(1, dtype=torch.int64)
+    only_client = torch.zeros(1, dtype=torch.int64)
     enrolments = [admission(stage.method, client_federation, draft.seed, Loop()) for stage in timeline.stages]
-    # Every founder enrols as the first client does.
-    starts = [
-        start._replace(
-            enrolled=trees.broadcast(trees.at(start.enrolled, 0), count),
-            clients=count,
-            relation=placeholder.relation,
-            ids=placeholder.ids,
-        )
-        for start, _, _ in enrolments
-    ]
+    starts = [draft.imagine_start(start, count) for start, _, _ in enrolments]
     server = timeline.stages[0].method.init(starts[0])
     _, clients, states = enrolments[0]
     train: list[dict[str, Any]] = []

@@ -5,6 +5,7 @@ import errno
 import fcntl
 import hashlib
 import io
+import json
 import os
 import tempfile
 import time
@@ -173,6 +174,12 @@ def write_table(path: Path | str, header: Sequence[str], rows: Iterable[Sequence
     write_atomic(path, text.getvalue())
 
 
+def write_parquet(path: Path | str, table: "pd.DataFrame") -> None:
+    """Write the columns of a table as a Parquet file, as `write_atomic` does."""
+    with atomic_path(path) as temporary:
+        table.to_parquet(temporary, index=False)
+
+
 def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
     """The result of `reader(file)`.
 
@@ -186,6 +193,15 @@ def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
     except Exception as error:  # each format raises exceptions of its own for damaged files
         reason = first_line(error)
         raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {advice}") from error
+
+
+def read_json(file: Path, advice: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        BadInput: as `read`.
+    """
+    return read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), advice)
 
 
 def read_table(

@@ -5,7 +5,7 @@ twice; each counts once.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,9 +15,8 @@ import numpy as np
 
 from fedweave.errors import BadInput, Busy
 from fedweave.exported_model import name_of
-from fedweave.files.atomic import atomic_path, check_writable, read, user_errors
-from fedweave.lifecycle import LEDGER
-from fedweave.lifecycle.deliveries import Ledger, lock
+from fedweave.files.atomic import check_writable, user_errors, write_parquet
+from fedweave.lifecycle.ledger import lock, read_ledger
 from fedweave.lifecycle.record import RowAnswers, classify, describe_answers
 from fedweave.lifecycle.row_digests import ID, identify_keys
 
@@ -88,12 +87,11 @@ class AnswerLog:
                 waiting, self._waiting = self._waiting, []
             try:
                 with user_errors():
-                    forgotten = {*_read_forgotten(self.folder)}  # perhaps while their answers waited
+                    forgotten = read_ledger(self.folder).forgotten  # perhaps while their answers waited
                     if kept := [one for one in waiting if one["client"].iloc[0] not in forgotten]:
                         now = datetime.now(UTC)
                         file = self.folder / FOLDER / f"{now:%Y-%m-%d}-{now:%H%M%S%f}.parquet"
-                        with atomic_path(file) as path:
-                            pd.concat(kept, ignore_index=True).to_parquet(path, index=False)
+                        write_parquet(file, pd.concat(kept, ignore_index=True))
                     self._rotate(f"{datetime.now(UTC):%Y-%m-%d}")
                 self.problem = ""
             except BadInput as error:
@@ -107,19 +105,10 @@ class AnswerLog:
             for day in sorted({file.name[:10] for file in files if file.name[:10] != today}):
                 whole, parts = self.folder / FOLDER / f"{day}.parquet", [one for one in files if one.name[:10] == day]
                 if day >= oldest and parts != [whole]:
-                    with atomic_path(whole) as path:
-                        _read(parts).to_parquet(path, index=False)
+                    write_parquet(whole, _read(parts))
                 for part in parts:
                     if part != whole or day < oldest:
                         part.unlink(missing_ok=True)
-
-
-def _read_forgotten(folder: Path) -> Iterable[str]:
-    """The sites of a life that are forgotten."""
-    file = folder / "deliveries" / LEDGER
-    if not file.is_file():
-        return ()
-    return read(file, lambda ledger: Ledger.parse(ledger.read_text(encoding="utf-8")), "restore it").forgotten
 
 
 def _read(files: Sequence[Path]) -> "pd.DataFrame":

@@ -83,12 +83,11 @@ class ServedChampion:
         if terms.client not in rows:
             raise BadInput("rows", f"have no column {terms.client!r}, which names the client")
         rows = rows.reset_index(drop=True)
-        is_number = champion.run.info.get("targets", "classes") == "numbers"
         parts = {}
         for client, own in rows.groupby(terms.client, sort=False, dropna=False):
             if str(client) not in champion.clients:
                 raise BadInput(f"client {client!r}", f"has no model of version {deployed.version} yet")
-            if is_number:
+            if champion.has_numbers:
                 said = pd.DataFrame({NUMBER: np.asarray(champion.predict(own, client), dtype=np.float64)}, own.index)
             else:
                 said = champion.predict_proba(own, client)
@@ -99,7 +98,7 @@ class ServedChampion:
                 self.log.add(rows.loc[said.index], name, deployed.version, said) for name, said in parts.items()
             )
         table = pd.concat(parts.values()).sort_index()
-        if is_number:
+        if champion.has_numbers:
             return ChampionAnswer(table[NUMBER].tolist(), None, deployed, logged)
         labels = table.columns.to_numpy()[table.to_numpy().argmax(1)].tolist()
         shares = table.set_axis([*map(str, table.columns)], axis="columns").to_dict("records")

@@ -6,17 +6,16 @@ ledger names, which the next call replaces. So no row is lost, and none counts t
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput, Busy, choose, format_count
-from fedweave.files.atomic import atomic_path, hold_lock, read, remove_temporary_files, write_atomic
-from fedweave.lifecycle import LEDGER, reading_notes
+from fedweave.errors import BadInput, choose, format_count
+from fedweave.files.atomic import digest_file, read, remove_temporary_files, write_atomic, write_parquet
+from fedweave.lifecycle import LEDGER, reading_notes, timestamp
+from fedweave.lifecycle.ledger import FOLDER, RESTORE, Arrival, Ledger, Quarantined, lock, read_ledger
 from fedweave.lifecycle.row_digests import ID, ROW, identify
 from fedweave.lifecycle.schema import Schema
 from fedweave.lifecycle.sources import Reading
@@ -30,7 +29,6 @@ OWN = (ID, ROW, CHANGE, PART)
 LABELLED = "fedweave_labelled"  # number of the delivery in which a row got its label
 NEW, CORRECTION, DELETION = "new", "correction", "deletion"
 MOST_DELETED = 0.5  # share of all rows that a complete source may leave out
-SHOWN = 3  # names in a note
 
 
 @dataclass(frozen=True)
@@ -56,112 +54,6 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """One delivery.
-
-    Attributes:
-        number: 1 for the first.
-        file, digest: its file beside the ledger, and the digest of that file.
-        source, reading: name and digest of what was read.
-        when: in UTC.
-        rows: that the reading had.
-        new, corrections, deletions: rows of each kind of change.
-        labelled: rows that have had no label before, and have one now.
-        joined: clients that are new.
-        absent: clients of the delivery before that have no row in this one.
-        notes: what was suspicious and was accepted, and which columns may be misread.
-    """
-
-    number: int
-    file: str
-    digest: str
-    source: str
-    reading: str
-    when: str
-    rows: int
-    new: int
-    corrections: int
-    deletions: int
-    labelled: int
-    joined: tuple[str, ...] = ()
-    absent: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        parts = [(self.new, "new row"), (self.corrections, "correction"), (self.deletions, "deletion")]
-        changes = ", ".join(format_count(count, noun) for count, noun in parts if count)
-        joined, absent = (_names(word, names) for word, names in (("new", self.joined), ("without rows", self.absent)))
-        said = [*([changes] if changes else ()), *joined, *absent, *self.notes]
-        return f"delivery {self.number}, {self.source}: {'; '.join(said)}"
-
-
-def _names(word: str, names: Sequence[str]) -> list[str]:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return [f"clients {word}: {', '.join(names[:SHOWN])}{more}"] if names else []
-
-
-@dataclass(frozen=True)
-class Quarantined:
-    """A reading that was put aside.
-
-    Attributes:
-        name, digest: of the reading.
-        when: in UTC.
-        reason: one line.
-        file: the copy of its content.
-    """
-
-    name: str
-    digest: str
-    when: str
-    reason: str
-    file: str
-
-    def __str__(self) -> str:
-        return f"quarantined, {self.name}: {self.reason}"
-
-
-@dataclass(frozen=True)
-class Ledger:
-    """What the deliveries are.
-
-    Attributes:
-        schema: of the next one; None before the first.
-        arrivals: in their order.
-        seen: digests of readings that need not be read again.
-        has_past: whether the first call, which takes all there is, has come to its end.
-        forgotten: site whose rows were erased, and are not taken -> number of the delivery that says so.
-    """
-
-    schema: Schema | None = None
-    arrivals: tuple[Arrival, ...] = ()
-    seen: tuple[str, ...] = ()
-    has_past: bool = False
-    forgotten: Mapping[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, text: str) -> "Ledger":
-        """A ledger from its file."""
-        content = json.loads(text)
-        lists = ("joined", "absent", "notes")
-        arrivals = (Arrival(**{**entry, **{name: (*entry[name],) for name in lists}}) for entry in content["arrivals"])
-        schema = content["schema"] and Schema.parse(content["schema"])
-        return cls(schema, tuple(arrivals), (*content["seen"],), content["has_past"], content.get("forgotten", {}))
-
-
-@contextmanager
-def lock(folder: Path, part: str) -> Iterator[None]:
-    """The context of one process that writes a part of a life.
-
-    Raises:
-        Busy: another one is at it.
-    """
-    busy = Busy(f"{folder}: another process writes its {part}; try again when it has ended")
-    with hold_lock(folder / f".{part}.lock", busy):
-        yield
-
-
-@dataclass(frozen=True)
 class Deliveries:
     """The deliveries in a folder.
 
@@ -179,7 +71,7 @@ class Deliveries:
     @property
     def place(self) -> Path:
         """The folder of the ledger."""
-        return self.folder / "deliveries"
+        return self.folder / FOLDER
 
     @property
     def ledger(self) -> Ledger:
@@ -188,16 +80,15 @@ class Deliveries:
         Raises:
             BadInput: the file is damaged.
         """
-        if not (self.place / LEDGER).is_file():
-            return Ledger()
-        return read(self.place / LEDGER, lambda file: Ledger.parse(file.read_text(encoding="utf-8")), _RESTORE)
+        return read_ledger(self.folder)
 
     @property
     def quarantined(self) -> tuple[Quarantined, ...]:
         """What was put aside and is neither accepted nor replaced since, in the order of time."""
         files = (self.folder / "quarantine").glob("*.json")
         found = [
-            read(file, lambda f: Quarantined(**json.loads(f.read_text(encoding="utf-8"))), _REMOVE) for file in files
+            read(file, lambda f: Quarantined(**json.loads(f.read_text(encoding="utf-8"))), "remove it")
+            for file in files
         ]
         return tuple(sorted(found, key=lambda entry: (entry.when, entry.name)))
 
@@ -375,20 +266,19 @@ class Deliveries:
         deleted = gone[[ID, ROW, PART, client]].assign(**{CHANGE: DELETION})
         content = pd.concat([changed, deleted], ignore_index=True) if len(gone) else changed.reset_index(drop=True)
         content = content.astype({name: changed[name].dtype for name in changed})
-        with atomic_path(self.place / f"{number:06}.parquet") as file:
-            content.to_parquet(file, index=False)
-            digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        file = f"{number:06}.parquet"
+        digest = self.store(file, content)
         had_label = {*state.loc[state[LABELLED] > 0, ID]}
         labelled = changed[label].notna() & ~changed[ID].isin(had_label)
         before = {*state.loc[state["number"] == number - 1, client]} if number > 1 else set()
         present = {*changed[client]}
         arrival = Arrival(
             number,
-            f"{number:06}.parquet",
+            file,
             digest,
             reading.name,
             reading.digest,
-            datetime.now(UTC).isoformat(timespec="seconds"),
+            timestamp(),
             rows,
             int((changed[CHANGE] == NEW).sum()),
             int((changed[CHANGE] == CORRECTION).sum()),
@@ -404,6 +294,11 @@ class Deliveries:
         )
         return arrival
 
+    def store(self, file: str, rows: "pd.DataFrame") -> str:
+        """Write a file beside the ledger; returns its digest."""
+        write_parquet(self.place / file, rows)
+        return digest_file(self.place / file)
+
     def write(self, ledger: Ledger) -> None:
         """Write the ledger, whole or not at all."""
         write_atomic(self.place / LEDGER, json.dumps(asdict(ledger), indent=1, ensure_ascii=False) + "\n")
@@ -412,9 +307,7 @@ class Deliveries:
         place = self.folder / "quarantine"
         file = reading.copy_to(place)
         reason = reason.removeprefix(f"{reading.name}: ")
-        entry = Quarantined(
-            reading.name, reading.digest, datetime.now(UTC).isoformat(timespec="seconds"), reason, file.name
-        )
+        entry = Quarantined(reading.name, reading.digest, timestamp(), reason, file.name)
         write_atomic(place / f"{reading.digest[:12]}.json", json.dumps(asdict(entry), ensure_ascii=False) + "\n")
         return entry
 
@@ -437,8 +330,8 @@ class Deliveries:
 
         if arrival.file not in self._index:
             file = self.place / arrival.file
-            if not file.is_file() or hashlib.sha256(file.read_bytes()).hexdigest() != arrival.digest:
-                raise BadInput(file, f"is missing or has changed since {arrival.when}; {_RESTORE}")
+            if not file.is_file() or digest_file(file) != arrival.digest:
+                raise BadInput(file, f"is missing or has changed since {arrival.when}; {RESTORE}")
             self._index[arrival.file] = pd.read_parquet(file).assign(number=arrival.number)
         return self._index[arrival.file]
 
@@ -481,10 +374,6 @@ class Deliveries:
             if isinstance(rows[name].dtype, pd.api.extensions.ExtensionDtype)
         }
         return rows.assign(**plain)
-
-
-_RESTORE = "restore it from DVC: dvc checkout"
-_REMOVE = "remove it"
 
 
 def _is_named(reading: Reading, name: str) -> bool:

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedweave.errors import BadInput, format_value
-from fedweave.metrics import higher_is_better
 from fedweave.results.formats import format_gain
 from fedweave.results.statistics import holm
 from fedweave.results.verdicts import join_names
@@ -93,11 +92,6 @@ class DriftGroup:
             if np.isfinite(self.other_effect):
                 sentence += f", of the other clients {format_gain(self.other_effect, metric)}"
         return f"{sentence}."
-
-    def harms(self, metric: str) -> bool:
-        """Whether the score of these clients became worse by more than that of the others."""
-        change = self.effect - np.nan_to_num(self.other_effect)
-        return bool(change < 0) if higher_is_better(metric) else bool(change > 0)
 
 
 @dataclass(frozen=True)

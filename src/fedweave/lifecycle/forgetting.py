@@ -10,14 +10,14 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.files.atomic import atomic_path, write_atomic
-from fedweave.lifecycle import answer_log, record, sites
-from fedweave.lifecycle.deliveries import CHANGE, CORRECTION, DELETION, NEW, Arrival, Deliveries, Ledger, lock
+from fedweave.files.atomic import write_atomic, write_parquet
+from fedweave.lifecycle import answer_log, record, sites, timestamp
+from fedweave.lifecycle.deliveries import CHANGE, CORRECTION, DELETION, NEW, Deliveries
+from fedweave.lifecycle.ledger import Arrival, Ledger, lock
 from fedweave.lifecycle.row_digests import ID, ROW
 
 if TYPE_CHECKING:
@@ -41,27 +41,18 @@ def erase_rows(deliveries: Deliveries, site: str) -> None:
             rows = deliveries.all_rows()
             own = rows[rows[client] == choose(site, sorted({*rows[client]}), "site")]
             number = len(ledger.arrivals) + 1
-            _write(deliveries.folder / FOLDER / f"{number:06}.parquet", own[[ID, ROW, "number"]])
+            write_parquet(deliveries.folder / FOLDER / f"{number:06}.parquet", own[[ID, ROW, "number"]])
             arrivals = [_without(deliveries, one, own, number) for one in ledger.arrivals]
             file = f"{number:06}.parquet"
-            digest = _write(deliveries.place / file, own[:0].drop(columns="number"))
+            digest = deliveries.store(file, own[:0].drop(columns="number"))
             note = f"{site} is forgotten, with {format_count(own[ID].nunique(), 'row')}"
-            when = datetime.now(UTC).isoformat(timespec="seconds")
-            empty = Arrival(number, file, digest, "forget", "", when, 0, 0, 0, 0, 0, notes=(note,))
+            empty = Arrival(number, file, digest, "forget", "", timestamp(), 0, 0, 0, 0, 0, notes=(note,))
             forgotten = {**ledger.forgotten, site: number}
             ledger = replace(ledger, arrivals=(*arrivals, empty), forgotten=forgotten)
             deliveries.write(ledger)
         for path in deliveries.place.glob("*.parquet"):  # also those that a kill left
             if path.name not in {one.file for one in ledger.arrivals}:
                 path.unlink()
-
-
-def _write(file: Path, table: "pd.DataFrame") -> str:
-    """Write a table, whole or not at all; returns the digest of the file."""
-    file.parent.mkdir(exist_ok=True)
-    with atomic_path(file) as path:
-        table.to_parquet(path, index=False)
-        return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _without(deliveries: Deliveries, arrival: Arrival, own: "pd.DataFrame", number: int) -> Arrival:
@@ -74,7 +65,7 @@ def _without(deliveries: Deliveries, arrival: Arrival, own: "pd.DataFrame", numb
     file = f"{arrival.number:06}-{number:06}.parquet"
     new, corrections, deletions = (int((kept[CHANGE] == kind).sum()) for kind in (NEW, CORRECTION, DELETION))
     joined, absent = (tuple(one for one in names if one != site) for names in (arrival.joined, arrival.absent))
-    digest = _write(deliveries.place / file, kept)
+    digest = deliveries.store(file, kept)
     return replace(
         arrival,
         file=file,
@@ -115,7 +106,7 @@ def erase_models(folder: Path, number: int, site: str) -> None:
         with suppress(FileNotFoundError):  # a server makes one file of those of a day
             answers = pd.read_parquet(file)
             if (answers["client"] == site).any():
-                _write(file, answers[answers["client"] != site])
+                write_parquet(file, answers[answers["client"] != site])
 
 
 def _erased(folder: Path, number: int) -> "pd.DataFrame":
@@ -166,8 +157,7 @@ def read_rows(training: Path) -> "pd.DataFrame":
 
 def store_rows(training: Path, rows: "pd.DataFrame") -> None:
     """Store the digests of the rows that a training reads."""
-    training.mkdir(parents=True, exist_ok=True)
-    _write(training / ROWS, rows[[ID, ROW]])
+    write_parquet(training / ROWS, rows[[ID, ROW]])
 
 
 def _names(rows: "pd.DataFrame") -> Iterator[str]:

@@ -10,7 +10,6 @@ Each call can be killed at any moment, and repeated: it does what is left.
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,10 @@ from fedweave.comparison.method_result import MethodResult
 from fedweave.comparison.plan import plan as make_plan
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, Diverged, format_count
-from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites, warm_start
-from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Arrival, Deliveries, Quarantined, lock
+from fedweave.lifecycle import answer_log, forgetting, life_settings, record, roles, sites, timestamp, warm_start
+from fedweave.lifecycle.deliveries import CHANGE, LABELLED, NEW, OWN, PART, Deliveries
 from fedweave.lifecycle.drift import PREDICTION, Drift, find_drift
+from fedweave.lifecycle.ledger import Arrival, Quarantined, lock
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
 from fedweave.lifecycle.sites import LifeModels
@@ -32,6 +32,7 @@ from fedweave.metrics import default_margin, higher_is_better, parse_margin
 from fedweave.own_data.argument_checks import as_names
 from fedweave.own_data.federation import Federation
 from fedweave.prediction.input_description import read_description
+from fedweave.results.sequential import Challenge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +64,7 @@ class Lifecycle:
         Raises:
             BadInput: a setting that does not exist or contradicts another one, or a folder with another life.
         """
-        parsed = life_settings.parse_arguments(settings)
-        record.check_metric(parsed.training.metric)
-        life_settings.begin(Path(folder), parsed)
+        life_settings.begin(Path(folder), life_settings.parse_arguments(settings))
         return cls(folder)
 
     @cached_property
@@ -100,9 +99,12 @@ class Lifecycle:
         Raises:
             BadInput: there are none yet.
         """
+        return self.load(self._champion())
+
+    def _champion(self) -> Deployed:
         if (champion := self.roles.champion) is None:
             raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
-        return self.load(champion)
+        return champion
 
     def load(self, deployed: Deployed, before: float = math.inf) -> LifeModels:
         """The models of a training, and of the sites that joined it before a delivery; default: all of them."""
@@ -170,7 +172,7 @@ class Lifecycle:
         label, done = self.settings.terms.label, {*self.answered["delivery"]}
         if not (self.folder / answer_log.FOLDER).is_dir() or (champion := self.roles.champion) is None:
             return
-        metric, rows = str(self.load(champion).run.info["metric"]), self.deliveries.rows()
+        metric, rows = self.load(champion).metric, self.deliveries.rows()
         methods = {event.model.version: event.model.method for event in self.roles.events}
         for arrival in self.deliveries.ledger.arrivals:
             if arrival.labelled and arrival.number not in done:
@@ -189,8 +191,7 @@ class Lifecycle:
         Raises:
             BadInput: there is no champion.
         """
-        if (champion := self.roles.champion) is None:
-            raise BadInput(self.folder, "has no champion yet; train one: fedweave challenge")
+        champion = self._champion()
         number, terms, training = number or self.newest, self.settings.terms, self.settings.training
         new = self.deliveries.rows(number)
         new = new[(new["number"] == number) & (new[CHANGE] == NEW)]
@@ -218,7 +219,7 @@ class Lifecycle:
 
     def _note_drift(self, champion: Deployed) -> None:
         """Store the sentences on drift in deliveries that came after the champion's training."""
-        metric, noted = str(self.load(champion).run.info["metric"]), self.drifts
+        metric, noted = self.load(champion).metric, self.drifts
         due = [number for number in range(champion.version + 1, self.newest + 1) if number not in noted]
         if due:
             found = {number: [one.describe(metric) for one in self.drift(number).groups] for number in due}
@@ -299,23 +300,22 @@ class Lifecycle:
     def _decide(self, newest: int) -> None:
         """Move the roles where the test is over."""
         now = self.roles
-        if now.challenger is not None:
-            metric = self.load(now.challenger).run.info["metric"]
-            decided = roles.decide(now, self.judge(), metric, _now(), newest)
+        if now.challenger is not None and (challenge := self.judge()) is not None:
+            decided = roles.decide(now, challenge, self.load(now.challenger).metric, timestamp(), newest)
             if decided != now:
                 roles.write_roles(self.folder, decided)
 
-    def judge(self) -> Any:
-        """The test of the challenger so far, see `fedweave.results.sequential.Challenge`; None without one."""
+    def judge(self) -> Challenge | None:
+        """The test of the challenger so far; None without one."""
         now = self.roles
         if now.challenger is None:
             return None
-        given, metric = self.settings.training.margin, self.load(now.challenger).run.info["metric"]
+        given, metric = self.settings.training.margin, self.load(now.challenger).metric
         margin = default_margin(metric) if given is None else parse_margin(given, "margin")
         return roles.judge(self.record, now, margin)
 
     def _enter(self, event: str, reason: str, model: Deployed, number: int = 0, **changed: Deployed | None) -> None:
-        entry = RoleEvent(_now(), number or model.since, event, reason, model)
+        entry = RoleEvent(timestamp(), number or model.since, event, reason, model)
         roles.write_roles(self.folder, self.roles.add(entry, **changed))
 
     def _note(self, event: str, reason: str, model: Deployed, number: int) -> None:
@@ -333,7 +333,7 @@ class Lifecycle:
         with lock(self.folder, "roles"):
             scored = self.record["delivery"].max()  # later ones test the champion that comes back
             last = self.newest if math.isnan(scored) else int(scored)
-            roles.write_roles(self.folder, roles.roll_back(self.roles, _now(), last))
+            roles.write_roles(self.folder, roles.roll_back(self.roles, timestamp(), last))
             return self.roles.events[-1]
 
     def forget(self, site: str, progress: bool = False) -> str:
@@ -355,7 +355,7 @@ class Lifecycle:
                 trained, now = self._deploy(self._train(number, progress), number), self.roles
                 if now.challenger is not None:
                     reason = f"{site} is forgotten."
-                    given_up = RoleEvent(_now(), number, roles.GIVEN_UP, reason, now.challenger)
+                    given_up = RoleEvent(timestamp(), number, roles.GIVEN_UP, reason, now.challenger)
                     roles.write_roles(self.folder, now.add(given_up, challenger=None))
                 self._enter(roles.FORGOTTEN, f"It was trained without {site}.", trained, champion=trained)
             forgetting.erase_models(self.folder, number, site)
@@ -367,8 +367,7 @@ class Lifecycle:
         rows = self.deliveries.rows(version)
         rows = rows[rows[terms.label].notna()]
         rows = rows.assign(**{terms.label: _as_label(rows[terms.label], terms.target)})
-        parts = rows.groupby(terms.client)[PART].nunique()
-        return rows[rows[terms.client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
+        return sites.with_all_parts(rows, terms.client, PART)
 
     def federation(self, version: int, like: MethodResult | None = None) -> Federation:
         """The labelled rows of a version, with the parts that rows keep for ever.
@@ -474,8 +473,8 @@ class Lifecycle:
     def describe_test(self) -> str:
         """How the test of the challenger stands."""
         now = self.roles
-        if now.challenger is not None:
-            return str(self.judge().describe(self.load(now.challenger).run.info["metric"]))
+        if now.challenger is not None and (challenge := self.judge()) is not None:
+            return challenge.describe(self.load(now.challenger).metric)
         if now.champion is None:
             return "There is no champion yet: fedweave challenge trains it."
         start = self.next_start(max(self.newest, now.champion.version + 1))
@@ -492,7 +491,3 @@ def _as_label(values: "pd.Series[Any]", target: str) -> "pd.Series[Any]":
     """Labels without the fractions that missing ones have made."""
     is_whole = target != "numbers" and values.dtype.kind == "f" and (values % 1 == 0).all()
     return values.astype("int64") if is_whole else values
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

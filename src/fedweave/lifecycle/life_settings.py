@@ -8,12 +8,13 @@ from typing import Any
 
 from fedweave.comparison.plan import resolve_methods
 from fedweave.engine.registry import METHODS
-from fedweave.errors import BadInput, relocate
-from fedweave.files.atomic import read, write_atomic
+from fedweave.errors import BadInput, choose, relocate
+from fedweave.files.atomic import read_json, write_atomic
 from fedweave.lifecycle.deliveries import Deliveries, Terms
 from fedweave.lifecycle.drift import DriftSettings
 from fedweave.lifecycle.sites import SiteSettings
 from fedweave.lifecycle.sources import Source
+from fedweave.metrics import METRICS
 from fedweave.own_data.argument_checks import as_names
 from fedweave.results.sequential import ChallengePlan
 from fedweave.study.config import construct
@@ -111,6 +112,8 @@ def parse_arguments(settings: Mapping[str, Any]) -> LifeSettings:
         blocks.setdefault(block, {})[own] = [value] if name in ("key", "methods") and isinstance(value, str) else value
     with relocate({f"{block}.{own}": name for name, (block, own) in PLACES.items()}):
         parsed = LifeSettings.parse(blocks, "")
+    if metric := parsed.training.metric:
+        choose(metric, METRICS, "metric")  # one of another name could not be found by another process
     names = [method for method, _ in resolve_methods(parsed.training.methods).values()]
     if all(METHODS[name].pools for name in names):
         raise BadInput("methods", f"{names[0]!r} is a control on pooled rows and can be no champion; add a method")
@@ -128,8 +131,7 @@ def read_settings(folder: Path) -> LifeSettings:
         raise BadInput(
             folder, "is no life yet; begin one: fedweave refresh FOLDER --source ... --client ... --label ..."
         )
-    blocks = read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "correct it")
-    return LifeSettings.parse(blocks, f"{file}: ")
+    return LifeSettings.parse(read_json(file, "correct it"), f"{file}: ")
 
 
 def begin(folder: Path, settings: LifeSettings) -> None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.errors import BadInput
 from fedweave.exported_model import name_of
-from fedweave.files.atomic import read, read_table, write_atomic
+from fedweave.files.atomic import read_json, read_table, write_atomic
 from fedweave.lifecycle.drift import PREDICTION
 from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import METRICS, probabilities
@@ -119,7 +118,7 @@ def answer(result: LifeModels, rows: "pd.DataFrame", client: str, label: str) ->
     """What the model of `client` says of its rows; None where it has none. Rows of a class new to it are left out."""
     if client not in result.clients:
         return None
-    if result.run.info.get("targets", "classes") == "numbers":
+    if result.has_numbers:
         targets = rows[label].to_numpy(dtype=np.float64)
         return RowAnswers("numbers", targets, np.asarray(result.predict(rows, client), dtype=np.float64))
     return classify(result.predict_proba(rows, client), rows[label])
@@ -145,7 +144,7 @@ def add_predictions(rows: "pd.DataFrame", client: str, models: LifeModels) -> "p
         if name in models.clients
     ]
     predictions = pd.concat(said) if said else pd.Series(index=rows.index)
-    if models.run.info.get("targets", "classes") != "numbers":
+    if not models.has_numbers:
         predictions = predictions.map(name_of)
     return rows.assign(**{PREDICTION: predictions})
 
@@ -170,7 +169,7 @@ def score(
         for role, one in said.items():
             if one is not None:
                 error = (errors or {}).get((role, str(client)), math.nan)
-                entry = describe_answers(one, deployed[role].run.info["metric"], str(client), error)
+                entry = describe_answers(one, deployed[role].metric, str(client), error)
                 both = said.get(CHAMPION) if role == CHALLENGER else None
                 entries.append({"role": role, **entry, **(_compare(one, both, entry["metric"]) if both else {})})
     return entries
@@ -252,7 +251,7 @@ def append(folder: Path, entries: list[dict[str, Any]], name: str = FILE) -> Non
     """Add rows to the record, or another table of its form, which is written whole.
 
     Raises:
-        BadInput: a metric that is not defined.
+        BadInput: the table that is there is damaged.
     """
     import pandas as pd
 
@@ -269,22 +268,10 @@ def read_drifts(folder: Path) -> dict[int, list[str]]:
     Raises:
         BadInput: the file is damaged.
     """
-    if not (folder / DRIFTS).is_file():
-        return {}
-    found = read(folder / DRIFTS, lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), "remove it")
+    found = read_json(folder / DRIFTS, "remove it") if (folder / DRIFTS).is_file() else {}
     return {int(number): [*sentences] for number, sentences in found.items()}
 
 
 def write_drifts(folder: Path, drifts: Mapping[int, Sequence[str]]) -> None:
     """Write what `read_drifts` reads."""
     write_atomic(folder / DRIFTS, json.dumps(drifts, indent=1, ensure_ascii=False) + "\n")
-
-
-def check_metric(name: str) -> None:
-    """Refuse a metric that another process could not find.
-
-    Raises:
-        BadInput: it has no name of `fedweave.metrics`.
-    """
-    if name and name not in METRICS:
-        raise BadInput("metric", f"{name!r} is unknown; choices: {', '.join(METRICS)}")

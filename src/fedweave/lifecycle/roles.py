@@ -20,7 +20,7 @@ from fedweave.results.statistics import BETTER, EQUIVALENT
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedweave.lifecycle.deliveries import Ledger
+    from fedweave.lifecycle.ledger import Ledger
 
 FIRST, BEGUN, PROMOTED, GIVEN_UP, BACK = "first", "challenger", "promoted", "given up", "rolled back"
 JOINED, WAITING, LEFT, FORGOTTEN = "site joined", "site waits", "site left", "site forgotten"

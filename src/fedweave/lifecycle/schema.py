@@ -8,7 +8,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, choose, format_count, format_value
-from fedweave.own_data.user_files import COMMAS
+from fedweave.own_data.user_files import COMMAS, name_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -253,8 +253,4 @@ def _convert(values: "pd.Series[Any]", kind: str) -> "pd.Series[Any]":
 
 def as_texts(values: "pd.Series[Any]") -> "pd.Series[Any]":
     """Names as texts; a missing one stays missing."""
-    exact = values
-    if values.dtype.kind == "f" and (values.dropna() % 1 == 0).all():
-        exact = values.astype("Int64")  # a missing value has made fractions of whole numbers
-    named = exact.astype(object).map(exported_model.name_of, na_action="ignore")
-    return named.where(exact.notna(), None).astype("str")
+    return name_values(values).where(values.notna(), None).astype("str")

@@ -68,6 +68,16 @@ class LifeModels:
         return self.trained.run
 
     @property
+    def metric(self) -> str:
+        """Name of the score."""
+        return str(self.run.info["metric"])
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether they predict numbers, and not classes."""
+        return bool(self.run.info.get("targets", "classes") == "numbers")
+
+    @property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients that have a model."""
         return (*self.trained.evaluated_clients, *self.joined)
@@ -140,12 +150,17 @@ def join(
     client, label, part = columns
     if federation.dataset.targets is None:
         rows = rows[rows[label].map(name_of).isin([*map(name_of, federation.classes)])]
-    parts = rows.groupby(client)[part].nunique()
-    rows = rows[rows[client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
+    rows = with_all_parts(rows, client, part)
     if len(rows):
         models.trained.join(
             rows, client=client, label=label, split=part, rounds=rounds, freeze=True, federation=federation, out=folder
         )
+
+
+def with_all_parts(rows: "pd.DataFrame", client: str, part: str) -> "pd.DataFrame":
+    """The rows of clients that have some in each part; `client` and `part` are names of columns."""
+    parts = rows.groupby(client)[part].nunique()
+    return rows[rows[client].isin(parts.index[parts == len(PARTS)])].reset_index(drop=True)
 
 
 def describe(models: LifeModels, site: str, parts: "pd.Series[str]") -> str:
@@ -156,7 +171,7 @@ def describe(models: LifeModels, site: str, parts: "pd.Series[str]") -> str:
         site: its name.
         parts: of each of its rows when it joined.
     """
-    metric, others = str(models.run.info["metric"]), float(models.trained.scores.mean())
+    metric, others = models.metric, float(models.trained.scores.mean())
     score, other = (format_score(one, math.nan, metric) for one in (float(models.joined[site].scores[site]), others))
     tested = format_count(int((parts == PARTS[2]).sum()), "test row")
     return f"{site}: {metric} {score} on {tested}, after {format_count(len(parts), 'row')}; the other clients {other}."

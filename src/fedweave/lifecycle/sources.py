@@ -12,10 +12,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from fedweave.errors import BadInput, first_line
-from fedweave.files.atomic import digest_file
+from fedweave.files.atomic import digest_file, write_atomic
 from fedweave.own_data import user_files
 
 if TYPE_CHECKING:
@@ -67,8 +68,6 @@ class Reading:
         if isinstance(self.content, Path):
             _check_end(self.content)
             return user_files.read_table(self.content, names, encoding, labels, typed=False, has_commas=has_commas)
-        from tempfile import TemporaryDirectory
-
         with TemporaryDirectory() as folder:  # readers choose by the ending
             file = Path(folder) / self.file_name
             file.write_bytes(self.content)
@@ -76,8 +75,6 @@ class Reading:
 
     def copy_to(self, folder: Path) -> Path:
         """A copy of the content in `folder`, under its digest and its name."""
-        from fedweave.files.atomic import write_atomic
-
         if isinstance(self.content, Path):
             content = self.content.read_bytes()
         else:

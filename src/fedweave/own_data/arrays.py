@@ -19,11 +19,9 @@ from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.data.raw_rows import digest_rows
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.exported_model import name_of as as_name
-from fedweave.own_data.argument_checks import (
+from fedweave.own_data.array_checks import (
     as_array,
     as_plain,
-    check_kind,
     check_missing,
     check_size,
     convert_input_errors,
@@ -79,13 +77,13 @@ def as_times(values: Any, count: int) -> np.ndarray:
         return exported_model.as_times(column)
 
 
-def as_classes(y: Any, count: int, least: int = 2) -> tuple[np.ndarray, tuple[str, ...], str]:
+def as_classes(column: np.ndarray, least: int = 2) -> tuple[np.ndarray, tuple[str, ...], str]:
     """Class numbers [M], the sorted names of the classes, and the type of the labels, see `exported_model.as_labels`.
 
-    There must be at least `least` classes.
+    Args:
+        column: labels [M], none of which is missing.
+        least: classes that there must be.
     """
-    column = as_column(y, "y", count)
-    check_kind(column, "y")
     if column.dtype == object:
         column = _as_one_type(column)
     kind = exported_model.KINDS.get(column.dtype.kind, "")
@@ -196,10 +194,10 @@ def _check_complete(values: Any, option: str, remedy: str) -> None:
 def _names_by_client(values: Any, option: str, owner: np.ndarray, names: tuple[str, ...]) -> list[str]:
     """One name for each client [N], from a mapping or from one value a row."""
     if isinstance(values, Mapping):
-        name_of = {as_name(key): as_name(value) for key, value in values.items()}
+        name_of = {exported_model.name_of(key): exported_model.name_of(value) for key, value in values.items()}
     else:
         column = _entries(as_column(values, option, len(owner)))
-        pairs = {(names[i], as_name(value)) for i, value in zip(owner, column, strict=True)}
+        pairs = {(names[i], exported_model.name_of(value)) for i, value in zip(owner, column, strict=True)}
         name_of = dict(pairs)
         if len(pairs) > len(name_of):
             client = min(name for name, value in pairs if name_of[name] != value)
@@ -226,7 +224,8 @@ def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray
     if not isinstance(graphs, Iterable):
         raise BadInput(f"graphs: {format_value(graphs)} is not a list of graphs; give each client's (x, edge_index, y)")
     graph_of = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
-    parts = {as_name(client): as_graph(graph, as_name(client)) for client, graph in graph_of.items()}
+    named = ((exported_model.name_of(client), graph) for client, graph in graph_of.items())
+    parts = {name: as_graph(graph, name) for name, graph in named}
     if len(parts) < len(graph_of):
         raise BadInput("graphs: two clients have the same name, such as 1 and '1'; give them one type")
     widths = sorted({x.shape[1] for x, _, _ in parts.values()})

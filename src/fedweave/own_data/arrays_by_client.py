@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.own_data.argument_checks import as_array, as_plain, concatenate
+from fedweave.own_data.array_checks import as_array, as_plain, concatenate
 from fedweave.own_data.row_options import DataOptions
 
 BY_ROW = ("split", "time", "recording")  # options that may be {client: one entry per row}, too

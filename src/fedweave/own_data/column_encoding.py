@@ -8,7 +8,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, format_count
-from fedweave.own_data.argument_checks import COMPLEX_ADVICE, KINDS, check_size, convert_input_errors
+from fedweave.own_data.array_checks import COMPLEX_ADVICE, KINDS, check_size, convert_input_errors
 from fedweave.own_data.user_files import COMMAS
 
 if TYPE_CHECKING:
@@ -23,15 +23,6 @@ Numbers = tuple[float, float, float]
 # What pandas calls columns of objects: databases write decimals, and a table that was turned has objects alone.
 NUMBERS = ("decimal", "integer", "floating", "mixed-integer-float")
 TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "period")
-
-
-class Text(str):
-    """A text whose `repr` is the text itself."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import format_count, format_value
-from fedweave.own_data.argument_checks import as_plain, is_missing
+from fedweave.own_data.array_checks import as_plain, is_missing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +35,15 @@ STEPS = {
 }
 
 
+class Text(str):
+    """A text whose `repr` is the text itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def describe_columns(roles: Mapping[str, Any], table: "pd.DataFrame | None" = None) -> dict[str, str]:
     """Column -> what it holds, of the columns of `table` or of arrays that `roles` maps to their role or values.
 
@@ -42,18 +51,17 @@ def describe_columns(roles: Mapping[str, Any], table: "pd.DataFrame | None" = No
         roles: column of the table -> its role; without a table, role -> values.
     """
     if table is not None:
-        return {str(name): describe(table[name].to_numpy(), role) for name, role in roles.items()}
-    texts = {role: describe(values, role) for role, values in roles.items() if values is not None}
-    return {role: text.removeprefix(f"{role}, ") for role, text in texts.items()}
+        return {str(name): f"{role}, {describe(table[name].to_numpy(), role)}" for name, role in roles.items()}
+    return {role: describe(values, role) for role, values in roles.items() if values is not None}
 
 
 def describe(values: Any, role: str) -> str:
-    """The role, type, range, missing values and an example of one column, in words."""
+    """The type, range, missing values and an example of one column or array, in words."""
     array = as_plain(values, role).ravel()
     missing = is_missing(array) if array.dtype.kind in "OfMm" else np.zeros(len(array), dtype=bool)
     present = array[~missing]
     if not len(present):
-        return f"{role}, no values"
+        return "no values"
     kind = array.dtype.kind
     if kind == "O" and (kinds := {*map(type, present.tolist())}) <= {int, float, bool, Decimal}:
         kind = "f" if Decimal in kinds else np.array(present.tolist()).dtype.kind
@@ -70,7 +78,7 @@ def describe(values: Any, role: str) -> str:
     example = f"{first:.{digits}g}" if isinstance(first, float) else format_value(first)
     if array.dtype.kind in "mM" or not isinstance(first, str | int | float):
         example = str(present[0]).removesuffix(".000000").replace("T", " ")
-    return f"{role}, {content}, such as {example}" + (f", {missing.sum()} missing" if missing.any() else "")
+    return f"{content}, such as {example}" + (f", {missing.sum()} missing" if missing.any() else "")
 
 
 def _count_digits(low: float, high: float) -> int:

@@ -238,9 +238,8 @@ def find_marks(values: np.ndarray, where: str) -> tuple[str, ...]:
         apart = (mark < 0 <= low) or min(abs(mark - low), abs(mark - high)) > high - low
         if (column == mark).sum() >= LEAST_MARKS and not low <= mark <= high and apart:
             return (
-                f"{where}: {format_count(count, 'value')} {'is' if count == 1 else 'are'} {mark:g}, apart from all "
-                f"others (such as {low:g} to {high:g}), as a mark of missing values; drop these rows, or leave the "
-                "values empty",
+                f"{where}: {count} values are {mark:g}, apart from all others (such as {low:g} to {high:g}), as a mark "
+                "of missing values; drop these rows, or leave the values empty",
             )
     return ()
 

@@ -1,7 +1,7 @@
 """Features as arrays of numbers, and the scale of images: bytes are divided by 255, other numbers are as they are."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,9 @@ from fedweave.data import Dataset, Partition, check_finite
 from fedweave.data.normalisation import to_float32
 from fedweave.errors import BadInput
 from fedweave.exported_model import WHITE, scale_pixels
-from fedweave.own_data.argument_checks import as_array, as_plain, check_size, convert_input_errors
+from fedweave.own_data.array_checks import as_array, as_plain, check_size, convert_input_errors
 from fedweave.own_data.data_warnings import find_marks
-from fedweave.own_data.precision import as_stored as to_stored
-from fedweave.own_data.precision import find_lost
+from fedweave.own_data.precision import as_stored, find_lost
 
 MOST_CHANNELS = 4  # of images as files have them
 LEAST_SIDE = 8  # of images that come as vectors or windows
@@ -40,7 +39,7 @@ def as_features(x: Any, name: str, scaled: bool = True) -> tuple[np.ndarray, tup
         shape = " x ".join(map(str, plain.shape[1:]))
         line = f"x: rows of {shape} whole numbers from 0 to 255 are taken as images, so they are divided by 255"
         return plain.astype(np.uint8), (f"{line}; normalize='none' leaves them as they are",)
-    stored, notes = to_stored(values), find_marks(values, "x")
+    stored, notes = as_stored(values), find_marks(values, "x")
     if stored.dtype == np.float64 and not scaled:
         raise BadInput(
             "normalize: 'none' leaves numbers so far from 0 that float32, in which models see them, loses their "
@@ -107,14 +106,22 @@ def to_bytes(x: np.ndarray) -> np.ndarray:
 
 
 def describe_pixels(dataset: Dataset, partition: Partition) -> dict[str, float] | None:
-    """How images become inputs: "divisor", 255 or 1, and "low" and "high" of the training rows; None for other rows."""
-    if dataset.kind != "images":
-        return None
-    if dataset.x.dtype == np.uint8:
+    """`find_pixels` of a data set; None where it is no table of rows."""
+    return find_pixels(dataset.x, partition.train) if dataset.kind == "images" else None
+
+
+def find_pixels(x: np.ndarray, train: Sequence[np.ndarray]) -> dict[str, float] | None:
+    """How images become inputs: "divisor", 255 or 1, and "low" and "high" of the training rows; None for other rows.
+
+    Args:
+        x: all rows [M, ...], as they are stored.
+        train: training rows of each client.
+    """
+    if x.dtype == np.uint8:
         return {"divisor": WHITE, "low": 0, "high": WHITE}
-    if not is_image(dataset.x.shape[1:]):
+    if not is_image(x.shape[1:]):
         return None
-    parts = [dataset.x[rows] for rows in partition.train if len(rows)]
+    parts = [x[rows] for rows in train if len(rows)]
     return {
         "divisor": 1,
         "low": min(float(part.min()) for part in parts),
@@ -132,26 +139,16 @@ def state_scale(dataset: Dataset, partition: Partition) -> str:
     return f"Images have numbers from {about['low']:g} to {about['high']:g} in training, which are not divided by 255."
 
 
-def as_training(x: np.ndarray, about: Mapping[str, Any]) -> np.ndarray:
-    """New images [M, C, H, W] on the scale of those that `about` describes; see `scale_pixels`.
-
-    Raises:
-        BadInput: values that are on another scale, or may be.
-    """
-    with convert_input_errors():
-        is_image = x.ndim == 4 or about.get("pixels")
-        return scale_pixels(x, about.get("pixels")) if is_image and x.dtype.kind in "biuf" else x
-
-
-def as_stored(x: np.ndarray, old: Dataset, partition: Partition) -> np.ndarray:
+def like_training(x: np.ndarray, old: Dataset, partition: Partition) -> np.ndarray:
     """Rows `x` of newcomers in the type of those of `old`, on the same scale.
 
     Raises:
-        BadInput: as `as_training`, or fractions where the images of training have whole numbers.
+        BadInput: images on another scale, or that may be, or fractions where those of training have whole numbers.
     """
     if x.shape[1:] != old.x.shape[1:] or not (is_image(x.shape[1:]) or old.x.dtype == np.uint8):
         return x.astype(old.x.dtype, copy=False) if old.x.dtype == np.float64 else to_float32(x)
-    scaled = as_training(x, {"pixels": describe_pixels(old, partition)})
+    with convert_input_errors():
+        scaled = scale_pixels(x, describe_pixels(old, partition))
     if old.x.dtype != np.uint8:
         return to_float32(scaled) if old.x.dtype == np.float32 else scaled.astype(np.float64)
     if (x != x.round()).any():

@@ -16,7 +16,7 @@ from fedweave.own_data import column_roles as columns
 from fedweave.own_data import contents, features, foreign_folders, image_files, rows, user_files
 from fedweave.own_data import graphs as subgraphs
 from fedweave.own_data.argument_checks import check_path, check_text
-from fedweave.own_data.column_encoding import Preprocessing, Text
+from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.own_data.options import TABLE_OPTIONS, RowKeywords, TableKeywords, with_options
 from fedweave.own_data.row_options import check_names, row_options
 from fedweave.study import plugins
@@ -431,7 +431,7 @@ class Federation:
             frame["unit"] = partition.units
         return frame
 
-    def describe(self) -> Text:
+    def describe(self) -> contents.Text:
         """The federation on a screen: role, type, range, missing values, example and scale of each column, warnings."""
         lines = [repr(self), *_scaling(self), *self.notes, *self.small_clients()]
         fitted = () if self.preprocessing is None else self.preprocessing.columns
@@ -439,7 +439,8 @@ class Federation:
         others = [f"{name}: {text}" for name, text in self.content.items() if name not in features]
         columns = contents.shorten([*others, *features.values()])
         heading = ["columns, fitted on training rows:"] * bool(fitted)
-        return Text("\n".join([*lines, *heading, *columns, self.table.to_string(index=False, max_rows=MOST_CLIENTS)]))
+        table = self.table.to_string(index=False, max_rows=MOST_CLIENTS)
+        return contents.Text("\n".join([*lines, *heading, *columns, table]))
 
     def small_clients(self) -> list[str]:
         """A line if clients have so few test rows that their scores are hardly reliable."""

@@ -10,9 +10,10 @@ from fedweave import exported_model
 from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_count
 from fedweave.own_data import arrays, data_warnings
-from fedweave.own_data.argument_checks import as_array, as_plain, check_size
+from fedweave.own_data.arrangement import Arrangement, federation_fields
+from fedweave.own_data.array_checks import as_array, as_plain, check_size
 from fedweave.own_data.precision import as_stored, refuse_lost
-from fedweave.own_data.row_options import Arrangement, DataOptions, federation_fields
+from fedweave.own_data.row_options import DataOptions
 from fedweave.own_data.splits import split_rows
 
 GAP = 1.5  # times the usual step between two rows: where one row is missing, they are two steps apart
@@ -59,13 +60,13 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: DataOption
             )
         steps = np.concatenate([steps, channels], axis=1)
     steps = as_stored(steps)
-    horizon = _check_options(options)
+    _check_options(options)
     owner, names = arrays.as_clients(client, len(steps))
     time = arrays.as_times(options.time, len(steps))
     recording = None if options.recording is None else arrays.as_recordings(options.recording, len(steps))
     series = _series(owner, recording)
     windows = _cut_windows(steps, width, series, time, names, owner, options)
-    parts = _split_windows(windows, owner, None if recording is None else series, names, horizon, options)
+    parts = _split_windows(windows, owner, None if recording is None else series, names, options)
     arrangement = Arrangement(owner[windows.first], names, None, (), parts, windows.targets)
     group, unit = (
         _select_windows(getattr(options, name), name, windows.first, len(steps)) for name in ("group", "unit")
@@ -121,8 +122,8 @@ def as_channels(values: Any, name: str) -> np.ndarray:
     return steps
 
 
-def _check_options(options: DataOptions) -> int:
-    """The horizon; options that do not fit each other are refused."""
+def _check_options(options: DataOptions) -> None:
+    """Refuse options that do not fit each other."""
     for name in ("window", "horizon", "stride"):
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -140,7 +141,6 @@ def _check_options(options: DataOptions) -> int:
         raise BadInput("split: forecasts are split in the order of time; give shares, such as {'train': 0.6, ...}")
     if isinstance(options.split, Mapping) and options.shares is not None:
         raise BadInput(f"shares: {dict(options.shares)}, but split is {dict(options.split)}; give one of them")
-    return options.horizon or 1
 
 
 def _series(owner: np.ndarray, recording: np.ndarray | None) -> np.ndarray:
@@ -235,15 +235,10 @@ def _find_gaps(
 
 
 def _split_windows(
-    windows: Windows,
-    owner: np.ndarray,
-    recording: np.ndarray | None,
-    names: tuple[str, ...],
-    horizon: int,
-    options: DataOptions,
+    windows: Windows, owner: np.ndarray, recording: np.ndarray | None, names: tuple[str, ...], options: DataOptions
 ) -> dict[str, tuple[np.ndarray, ...]]:
     """Chronological parts of each client's windows, of which no two forecast the same step."""
-    least = -(-horizon // options.stride) - 1
+    least = -(-(options.horizon or 1) // options.stride) - 1
     gap = options.gap or least
     if isinstance(gap, int) and gap < least:  # `split_rows` refuses other types
         raise BadInput(f"gap: {gap}, but then windows of two parts forecast the same steps; at least {least}")

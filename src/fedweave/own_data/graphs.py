@@ -12,13 +12,15 @@ from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data import arrays, data_warnings
-from fedweave.own_data.argument_checks import check_missing, concatenate, is_missing
+from fedweave.own_data.arrangement import Arrangement, arrange, client_fields, partition_fields
+from fedweave.own_data.array_checks import check_missing, concatenate, is_missing
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import column_values, feature_columns, named_columns, read_named
 from fedweave.own_data.contents import describe_columns
-from fedweave.own_data.row_options import Arrangement, DataOptions, are_shares, arrange, client_fields, partition_fields
-from fedweave.own_data.splits import labels_from_rows
-from fedweave.own_data.user_files import NOTES, read_pairs
+from fedweave.own_data.pairs import read_pairs
+from fedweave.own_data.row_options import DataOptions
+from fedweave.own_data.splits import are_shares, labels_from_rows
+from fedweave.own_data.user_files import NOTES
 
 
 def fields_from_graphs(graphs: Any, options: DataOptions) -> dict[str, Any]:

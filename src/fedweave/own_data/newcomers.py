@@ -12,7 +12,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
 from fedweave.own_data import arrays, data_warnings, features, graphs, rows
-from fedweave.own_data.argument_checks import convert_input_errors
+from fedweave.own_data.array_checks import convert_input_errors
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.own_data.federation import Federation
 from fedweave.own_data.row_options import DataOptions, follow_rule, row_options
@@ -149,7 +149,7 @@ def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
             f"join: rows of shape {[*new.x.shape[1:]]} with {new.targets_are}, but training had {[*old.x.shape[1:]]} "
             f"with {old.targets_are}"
         )
-    x = np.concatenate([old.x, features.as_stored(new.x, old, federation.partition)])
+    x = np.concatenate([old.x, features.like_training(new.x, old, federation.partition)])
     old = replace(old, raw=None)  # no contestant takes part where clients join
     columns = old.columns if newcomers.preprocessing is None else tuple(newcomers.preprocessing.as_data())
     if old.targets is not None and new.targets is not None:

@@ -98,7 +98,8 @@ class TableKeywords(RowKeywords, total=False):
     text: Names | Mapping[str, int | Names]
 
 
-ROW_OPTIONS, TABLE_OPTIONS = tuple(RowKeywords.__annotations__), tuple(TableKeywords.__annotations__)[17:]
+ROW_OPTIONS = tuple(RowKeywords.__annotations__)
+TABLE_OPTIONS = tuple(TableKeywords.__annotations__)[len(ROW_OPTIONS) :]  # those that rows of other kinds do not have
 
 
 def with_options(keywords: type, **defaults: Any) -> Callable[[Function], Function]:

@@ -11,7 +11,9 @@ from fedweave import exported_model
 from fedweave.data import Dataset
 from fedweave.errors import BadInput, format_value
 from fedweave.own_data import arrays, data_warnings, forecast_windows, image_files
-from fedweave.own_data.argument_checks import as_names, as_plain
+from fedweave.own_data.argument_checks import as_names
+from fedweave.own_data.arrangement import Arrangement, arrange, federation_fields
+from fedweave.own_data.array_checks import as_plain
 from fedweave.own_data.arrays_by_client import join_clients
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
 from fedweave.own_data.column_roles import (
@@ -24,8 +26,8 @@ from fedweave.own_data.column_roles import (
 )
 from fedweave.own_data.contents import describe_columns
 from fedweave.own_data.features import as_features, find_unscaled
-from fedweave.own_data.row_options import Arrangement, DataOptions, arrange, federation_fields, find_large_clients
-from fedweave.own_data.several_inputs import as_stored, as_vectors, describe_inputs, find_inputs
+from fedweave.own_data.row_options import DataOptions, find_large_clients
+from fedweave.own_data.several_inputs import as_vectors, describe_inputs, find_inputs, read_inputs
 from fedweave.own_data.user_files import AMOUNTS, CODES, COMMAS, NOTES
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: DataOptions) -> dic
     scaling = options.normalize.get("name") if isinstance(options.normalize, Mapping) else options.normalize
     inputs = find_inputs(x, y)
     if inputs:
-        stored, notes = as_stored(inputs, options.name, scaling)
+        stored, notes = read_inputs(inputs, options.name, scaling)
         values = as_vectors(stored)
     else:
         values, notes = as_features(x, options.name, scaling not in ("none", "unit"))
@@ -65,7 +67,7 @@ def fields_from_arrays(x: Any, y: Any, client: Any, options: DataOptions) -> dic
     arrangement = arrange(y, client, len(values), options)
     scope = "client" if scaling == "standard_client" else "pooled"
     note = [SCALING_NOTES.get(str(scaling), ""), *([TARGET_NOTES[scope]] if arrangement.numbers is not None else [])]
-    columns = describe_inputs(stored, np.concatenate(arrangement.rows["train"])) if inputs else ()
+    columns = describe_inputs(stored, arrangement.rows["train"]) if inputs else ()
     text = " ".join(filter(None, note))
     dataset = _build_dataset(exported_model.as_images(values), arrangement, options, text, columns=columns)
     if arrangement.numbers is not None and scope == "client":

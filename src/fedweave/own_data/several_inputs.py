@@ -1,13 +1,13 @@
 """Arrays of several inputs of a row, such as an image and a vector, as vectors that a model takes apart again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedweave.errors import BadInput, format_value, relocate
-from fedweave.exported_model import WHITE, divide_bytes
-from fedweave.own_data.features import as_features, is_image
+from fedweave.exported_model import divide_bytes
+from fedweave.own_data.features import as_features, find_pixels
 
 Inputs = Mapping[Any, Any]
 
@@ -33,7 +33,7 @@ def find_inputs(x: Any, y: Any) -> Inputs:
     return dict(sorted(x.items()))
 
 
-def as_stored(inputs: Inputs, name: str, scaling: Any) -> tuple[Inputs, tuple[str, ...]]:
+def read_inputs(inputs: Inputs, name: str, scaling: Any) -> tuple[Inputs, tuple[str, ...]]:
     """The inputs as `as_features` gives each alone, and warnings.
 
     Raises:
@@ -59,16 +59,12 @@ def as_vectors(stored: Inputs) -> np.ndarray:
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
-def describe_inputs(stored: Inputs, train: np.ndarray) -> tuple[dict[str, Any], ...]:
-    """Name or number, shape and scale in the rows `train` of each input, as `exported_model.join_inputs` reads them."""
+def describe_inputs(stored: Inputs, train: Sequence[np.ndarray]) -> tuple[dict[str, Any], ...]:
+    """Name or number, shape and scale of each input, as `exported_model.join_inputs` reads them.
+
+    Args:
+        train: training rows of each client, see `find_pixels`.
+    """
     return tuple(
-        {"input": key, "shape": [*part.shape[1:]], "pixels": _scale(part, train)} for key, part in stored.items()
+        {"input": key, "shape": [*part.shape[1:]], "pixels": find_pixels(part, train)} for key, part in stored.items()
     )
-
-
-def _scale(part: np.ndarray, train: np.ndarray) -> dict[str, float] | None:
-    if part.dtype == np.uint8:
-        return {"divisor": WHITE, "low": 0, "high": WHITE}
-    if not is_image(part.shape[1:]):
-        return None
-    return {"divisor": 1, "low": float(part[train].min()), "high": float(part[train].max())}

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedweave.data.partitions.splits import PARTS, Split, parse_split, part_sizes, random_parts, stratified_parts
 from fedweave.errors import BadInput, format_count
-from fedweave.own_data.argument_checks import as_plain
+from fedweave.own_data.array_checks import as_plain
 from fedweave.own_data.options import DataFields
 from fedweave.tensors.random_streams import stream
 
@@ -55,7 +55,7 @@ def _choose_rule(options: DataFields, classes: bool) -> tuple[str, Mapping[str, 
         BadInput: options that contradict each other.
     """
     split, shares = options.split, options.shares
-    if isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values()):
+    if are_shares(split):
         if shares is not None:
             raise BadInput(f"shares: {dict(shares)}, but split is {dict(split)}; give one of them")
         split, shares = None, split
@@ -94,6 +94,11 @@ def _choose_rule(options: DataFields, classes: bool) -> tuple[str, Mapping[str, 
         gap=bool(options.gap) and not by_time,
     )
     return split, shares
+
+
+def are_shares(split: Any) -> bool:
+    """Whether a split is a mapping of parts to shares."""
+    return isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values())
 
 
 def _is_share(value: Any) -> bool:

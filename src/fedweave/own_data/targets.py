@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedweave.errors import BadInput, choose, format_count
-from fedweave.own_data.argument_checks import check_kind, check_missing, check_size
+from fedweave.own_data.array_checks import check_kind, check_missing, check_size
 from fedweave.own_data.arrays import as_classes, as_column
 from fedweave.own_data.data_warnings import MIN_NUMBER_SHARE, find_amounts
 from fedweave.own_data.precision import as_stored, refuse_lost
@@ -59,7 +59,7 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
             )
         if (column != column.round()).any():
             return Targets(None, (), as_values(column))
-    labels, classes, class_type = as_classes(column, count, least)
+    labels, classes, class_type = as_classes(column, least)
     if target is None and column.dtype.kind in "OU":
         _refuse_numbers(labels, classes)
     if target is None and column.dtype.kind in "iuf" and len(classes) > MAX_INTEGER_CLASSES:

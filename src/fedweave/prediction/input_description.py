@@ -1,9 +1,9 @@
 """The description of the data beside results: clients, classes, and how new rows become inputs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,9 +11,12 @@ from fedweave import data, exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.files.atomic import read
-from fedweave.own_data import features
+from fedweave.own_data import features, user_files
 from fedweave.own_data.arrays import digest
 from fedweave.own_data.column_encoding import Preprocessing
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ABOUT = "federation.json"
 NEEDED = ("name", "kind", "shape", "stored", "classes", "layout", "scaling", "columns")  # in a complete description
@@ -102,9 +105,20 @@ def name_columns(about: Mapping[str, Any]) -> list[Any]:
     return [*texts, *(c["name"] for c in columns if c.get("role") == "client"), about.get("client_column", "")]
 
 
-def had_commas(about: Mapping[str, Any]) -> bool:
-    """Whether a file with numbers of the training had decimal commas, so that points in new ones separate thousands."""
-    return any(column.get("has_commas") for column in about.get("columns") or ())
+def read_file(
+    about: Mapping[str, Any], file: Path, encoding: str = "", names: Sequence[str] = (), labels: Sequence[str] = ()
+) -> "pd.DataFrame":
+    """The table of a file of new rows, read as that of training was.
+
+    Args:
+        names: further columns of names; `encoding` and `labels` are as of `user_files.read_table`.
+
+    Raises:
+        BadInput: as `user_files.read_table`.
+    """
+    # If the file of training had decimal commas, points separate thousands in new ones.
+    has_commas = any(column.get("has_commas") for column in about.get("columns") or ())
+    return user_files.read_table(file, [*name_columns(about), *names], encoding, labels, has_commas=has_commas)
 
 
 def hash_content(dataset: Dataset, partition: Partition) -> str:

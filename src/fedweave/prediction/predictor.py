@@ -15,7 +15,7 @@ from fedweave.models import MODELS
 from fedweave.models.inputs import layout_of
 from fedweave.models.own_module import OwnModule, wrap
 from fedweave.own_data import image_files
-from fedweave.own_data.argument_checks import convert_input_errors
+from fedweave.own_data.array_checks import convert_input_errors
 from fedweave.prediction import input_description
 from fedweave.results import Run
 from fedweave.runs import serving

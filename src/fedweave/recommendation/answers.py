@@ -68,6 +68,14 @@ class Answers:
         """The best method by validation that is better than local training; empty where none is shown to be."""
         return paying_method(self.board)
 
+    @property
+    def members(self) -> list[list[str]]:
+        """Names of the clients of each group; empty without groups."""
+        if self.groups is None or self.graph is None:
+            return []
+        named = [*zip(map(str, self.graph.index), self.groups, strict=True)]
+        return [[name for name, group in named if group == k] for k in range(max(self.groups) + 1)]
+
     def find_test(self, method: str) -> statistics.TestedPair | None:
         """The test of a collaborating method against local training."""
         return self.tests_against_local.get(method)
@@ -98,7 +106,10 @@ def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_n
     else:
         kind = GROUPS if selected == graph_method and group_numbers is not None else PERSONAL
     graph_tests = tuple(tests.against_other_graphs(graph_method))
-    local_clients = {name: _names_of(comparison.runs[name], losers) for name, losers in tests.losing_clients.items()}
+    local_clients = {
+        name: [comparison.runs[name].client_names[client] for client in losers]
+        for name, losers in tests.losing_clients.items()
+    }
     chosen, choice_test = tests.choose_for_each(selected)
     return Answers(
         kind,
@@ -178,16 +189,10 @@ class FinalistTests:
 
     def _differences_from(self, common: str) -> dict[str, dict[int, per_client.PairedDifference]]:
         """Every other method -> client -> its difference from `common` on validation rows."""
-        base = self.compared_runs.get(common)
-        return (
-            {}
-            if base is None
-            else {
-                name: per_client.validation_differences(run, base)
-                for name, run in self.compared_runs.items()
-                if run is not base
-            }
-        )
+        if (base := self.compared_runs.get(common)) is None:
+            return {}
+        others = {name: run for name, run in self.compared_runs.items() if run is not base}
+        return {name: per_client.validation_differences(run, base) for name, run in others.items()}
 
     @cached_property
     def _differences_from_local(self) -> dict[str, dict[int, per_client.PairedDifference]]:
@@ -337,10 +342,6 @@ def replace_scores(client_scores: pd.DataFrame, run: str, local: str, clients: S
     replaced = (table["run"] == run) & table["client"].isin(clients)
     table.loc[replaced, "value"] = local_values.reindex(pd.MultiIndex.from_frame(table.loc[replaced, keys])).to_numpy()
     return table
-
-
-def _names_of(run: results.Run, clients: Sequence[int]) -> list[str]:
-    return [run.client_names[client] for client in clients]
 
 
 def cheapest_method(board: pd.DataFrame) -> str:

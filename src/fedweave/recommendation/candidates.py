@@ -12,7 +12,7 @@ from fedweave.methods import METHODS
 from fedweave.own_data.federation import Federation
 from fedweave.runs.build import check_on_data
 from fedweave.study import search_spaces, validate
-from fedweave.study.spec import RunEntry, nest
+from fedweave.study.spec import nest
 
 # First the simple controls. Then one or two methods of each family: private heads, personal models, learned graphs.
 DEFAULT = "local fedavg fedavg_ft fedper ditto pfedgraph heurfedamp"
@@ -82,7 +82,9 @@ def build_plan(
     methods: Methods = {candidate.name: _build_method(candidate) for candidate in candidates}
     declared = plan(federation, methods, title="recommend()", central=central, **options)
     settings = {f"{federation.name}-{candidate.name}": candidate.settings for candidate in candidates}
-    runs = {key: _add_settings(item, settings.get(key, {})) for key, item in declared.study.runs.items()}
+    runs = {
+        key: replace(item, set={**item.set, **nest(settings.get(key, {}))}) for key, item in declared.study.runs.items()
+    }
     study = replace(declared.study, runs=runs)
     validate.check(study, declared.title, partial(check_on_data, inputs=declared.inputs))
     return replace(declared, study=study)
@@ -92,10 +94,6 @@ def _build_method(candidate: Candidate) -> Method:
     """The method with those of its settings that have no default; `build_plan` adds the others."""
     cls = METHODS[candidate.method]
     return cls(**{name: candidate.settings[name] for name in cls.required_settings() if name in candidate.settings})
-
-
-def _add_settings(item: RunEntry, settings: Mapping[str, Any]) -> RunEntry:
-    return replace(item, set={**item.set, **nest(settings)})
 
 
 def propose_rates(declared: Plan, entries: Sequence[Candidate], count: int) -> list[Candidate]:

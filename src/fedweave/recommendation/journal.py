@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read, write_atomic
+from fedweave.files.atomic import read_json, write_atomic
 from fedweave.recommendation.candidates import Candidate
 from fedweave.recommendation.costs import Schedule
 
@@ -49,10 +49,7 @@ class Journal:
         return journal
 
     def _content(self) -> dict[str, Any]:
-        if not self.path.is_file():
-            return {}
-        remedy = "remove it, and decisions are made anew"
-        return read(self.path, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), remedy)
+        return read_json(self.path, "remove it, and decisions are made anew") if self.path.is_file() else {}
 
     def _write(self, **entries: Any) -> None:
         content = {**self._content(), "request": self.request, **entries}

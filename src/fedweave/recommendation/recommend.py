@@ -11,13 +11,13 @@ import pandas as pd
 
 from fedweave import data, results
 from fedweave.comparison import margins
+from fedweave.comparison.call_arguments import check_callbacks
 from fedweave.comparison.plan import Methods, default_search
 from fedweave.comparison.progress import Callback, format_duration
 from fedweave.comparison.results_folder import check_description, results_folder
 from fedweave.errors import BadInput, format_count
 from fedweave.methods import METHODS
 from fedweave.metrics import Margin
-from fedweave.own_data.argument_checks import check_callbacks
 from fedweave.own_data.federation import Federation, check_federation
 from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
 from fedweave.recommendation import result as results_of

@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedweave.comparison.folder_copies import copy
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read, read_table, write_atomic
+from fedweave.files.atomic import read_json, read_table, write_atomic
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.recommendation.answers import EQUIVALENT_OR_BETTER, LEADS, Answers
 from fedweave.recommendation.sentences import Line
@@ -68,7 +68,7 @@ class Recommendation:
         tables_folder = folder / FOLDER
         if not (tables_folder / FACTS).is_file():
             raise BadInput(f"{tables_folder / FACTS}: not found; give the folder of a recommendation")
-        facts = read(tables_folder / FACTS, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), REMEDY)
+        facts = read_json(tables_folder / FACTS, REMEDY)
         text_columns = dict.fromkeys(
             ("client", "method", "candidate", "settings", "label", "verdict", "verdict_local", "outcome"), "str"
         )
@@ -191,7 +191,7 @@ def write(
         "rival": answer.leader,
         "margin": answer.margin,
         "woven": answer.graph_method,
-        "groups": _members(answer),
+        "groups": answer.members,
         "graph_tests": [*answer.tests],
         "own": {**answer.local_clients},
         "choices": {**answer.choices},
@@ -213,13 +213,6 @@ def _read_graph(file: Path) -> pd.DataFrame:
     if [*graph.index] != [*graph.columns] or not all(kind.kind in "fiu" for kind in graph.dtypes):
         raise BadInput(f"{file}: damaged (no weights between the same clients); {REMEDY}")
     return graph
-
-
-def _members(answer: Answers) -> list[list[str]]:
-    if answer.groups is None or answer.graph is None:
-        return []
-    members = list(zip(answer.graph.index, answer.groups, strict=True))
-    return [[str(name) for name, group in members if group == k] for k in range(max(answer.groups) + 1)]
 
 
 def _to_python(value: Any) -> Any:

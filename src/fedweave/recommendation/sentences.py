@@ -1,7 +1,7 @@
 """The answer in sentences, which claim no more than the tests show."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -47,7 +47,7 @@ def lines(
         benefit = f"{UNDER_TRAINED}: {under_trained}."
     first = answer.board.iloc[0]  # best validation first
     best = f"{first['label']} is best on validation rows" if np.isfinite(first["validation"]) else ""
-    parts = filter(None, [control and f"{control[0].upper()}{control[1:]}", best])
+    parts = filter(None, [_capitalise(control), best])
     sentences = [
         Line("Best", ("; ".join(parts) + ".").removeprefix(".")),
         Line("Does collaboration pay?", benefit),
@@ -77,12 +77,9 @@ def deployment(answer: Answers) -> str:
         return f"Each client keeps a model of its own, trained alone ({label}): {_reason_for_local(answer)}."
     if answer.kind == kinds.COMMON:
         return f"One common model for all clients, trained with {label}{exception}."
-    if answer.kind == kinds.GROUPS and answer.groups is not None:
-        count = max(answer.groups) + 1
-        return (
-            f"A model for each client, trained with {label}, which learns within "
-            f"{format_count(count, 'group')}{exception}."
-        )
+    if answer.kind == kinds.GROUPS:
+        groups = format_count(len(answer.members), "group")
+        return f"A model for each client, trained with {label}, which learns within {groups}{exception}."
     return f"A personal model for each client, trained with {label}{exception}."
 
 
@@ -117,7 +114,7 @@ def collaboration_benefit(answer: Answers, metric: str) -> str:
         return f"No: equivalent{_within(answer)}. {numbers}."
     if test.verdict == statistics.OPEN:
         return f"Open: neither a difference nor equivalence{_within(answer)} is shown. {numbers}.{_advice(test)}"
-    return f"{_explain_no_verdict(test)}. {numbers}."
+    return f"{_capitalise(reason_without_verdict(test.over))}. {numbers}."
 
 
 def _within(answer: Answers) -> str:
@@ -132,9 +129,9 @@ def _advice(test: statistics.TestedPair) -> str:
     return " More seeds alone would not decide; more clients may."
 
 
-def _explain_no_verdict(test: statistics.TestedPair) -> str:
-    reason = reason_without_verdict(test.over)
-    return f"{reason[0].upper()}{reason[1:]}"
+def _capitalise(text: str) -> str:
+    """A text as the beginning of a sentence; unlike `str.capitalize`, names in it keep their capitals."""
+    return text[:1].upper() + text[1:]
 
 
 def _clients_with_verdict(answer: Answers, method: str, verdict: str) -> list[str]:
@@ -167,7 +164,7 @@ def choice_gain(answer: Answers, metric: str) -> str:
 def client_gains(answer: Answers) -> str:
     """How many clients gain and who loses: by what is deployed, and by one common model if that differs."""
     methods = [answer.method if answer.kind != kinds.LOCAL else answer.leader]
-    common = [name for name in answer.board["method"] if _model_count(answer, name) == 1]
+    common = [*answer.board.loc[answer.board["models"] == 1, "method"]]
     methods += [name for name in common[:1] if name not in methods]
     return " ".join(_counts(answer, name) for name in methods if (answer.clients["method"] == name).any())
 
@@ -251,14 +248,8 @@ def structure(answer: Answers, metric: str) -> str:
     if answer.groups is None:
         text = f"The graph of {label} shows no groups: its weights are not denser within any, or its seeds disagree."
     else:
-        names = [str(name) for name in answer.graph.index]
-        pairs, count = [*zip(names, answer.groups, strict=True)], max(answer.groups) + 1
-        parts = [[name for name, group in pairs if group == k] for k in range(count)]
-        text = (
-            f"The graph of {label} shows {format_count(len(parts), 'group')}: "
-            + "; ".join(_join_names(part) for part in parts)
-            + "."
-        )
+        groups = "; ".join(map(_join_names, answer.members))
+        text = f"The graph of {label} shows {format_count(len(answer.members), 'group')}: {groups}."
     return " ".join([text, *_graph_benefit(answer, metric)])
 
 
@@ -305,10 +296,6 @@ def _say_whether(what: str, verb: str, low: float, high: float, higher_is_better
 
 def _label(answer: Answers, method: str) -> str:
     return str(answer.board.set_index("method")["label"].get(method, method))
-
-
-def _model_count(answer: Answers, method: Any) -> int:
-    return int(answer.board.set_index("method")["models"][method])
 
 
 def _join_names(names: Sequence[str]) -> str:

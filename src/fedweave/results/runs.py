@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import BadInput, choose
-from fedweave.files.atomic import read, read_table, write_atomic
+from fedweave.files.atomic import read, read_json, read_table, write_atomic
 from fedweave.metrics import Margin, margin_of, parse_margins
 from fedweave.results import published
 from fedweave.results.marks import CONTROLS, REFERENCES, control_column
@@ -209,7 +209,7 @@ def load_run(folder: Path | str) -> Run:
     for name in ("run.json", "evaluations.parquet", "rounds.csv"):
         if not (folder / name).is_file():
             raise BadInput(f"{folder / name}: missing; {RETRAIN_HINT}")
-    info = read(folder / "run.json", lambda file: dict(json.loads(file.read_text(encoding="utf-8"))), RETRAIN_HINT)
+    info = read_json(folder / "run.json", RETRAIN_HINT)
     missing = [key for key in NEEDED if key not in info]
     if missing:
         raise BadInput(f"{folder / 'run.json'}: no {', '.join(missing)}; {RETRAIN_HINT}")
@@ -330,5 +330,5 @@ def read_margins(folder: Path) -> dict[str, Margin]:
     file = folder / MARGINS
     if not file.is_file():
         return {}
-    stored = read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), "evaluate the study again")
+    stored = read_json(file, "evaluate the study again")
     return parse_margins(stored, f"{file}: ")

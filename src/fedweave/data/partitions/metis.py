@@ -24,7 +24,7 @@ SHARES = {"train": 0.4, "val": 0.3, "test": 0.3}
 def metis(dataset: Dataset, clients: int, seed: int, *, split: Shares = SHARES) -> Partition:
     """One METIS part of the largest connected component a client, with the edges inside it."""
     component = largest_component(dataset.links, len(dataset.x))
-    assignment = metis_parts(dataset.links, component, clients)
+    assignment = metis_parts(dataset, component, clients)
     nodes = [component[assignment == i] for i in range(clients)]
     return _build_partition(dataset, nodes, component, seed, split, None)
 
@@ -43,7 +43,7 @@ def metis_overlap(
     if clients % copies:
         raise BadInput(f"partition.clients: {clients} is not a multiple of copies: {copies}")
     component = largest_component(dataset.links, len(dataset.x))
-    assignment = metis_parts(dataset.links, component, clients // copies)
+    assignment = metis_parts(dataset, component, clients // copies)
     nodes = []
     for i in range(clients):
         part = component[assignment == i // copies]
@@ -59,16 +59,15 @@ def largest_component(edges: np.ndarray, count: int) -> np.ndarray:
     return np.flatnonzero(labels == np.bincount(labels).argmax())
 
 
-def metis_parts(edges: np.ndarray, nodes: np.ndarray, parts: int) -> np.ndarray:
-    """Part of each of `nodes` [V]: METIS k-way edge cut of the graph they induce.
+def metis_parts(dataset: Dataset, nodes: np.ndarray, parts: int) -> np.ndarray:
+    """Part of each of `nodes` [V] of a graph: METIS k-way edge cut of the subgraph they induce.
 
     Raises:
         BadInput: METIS leaves a part empty.
     """
     import pymetis
 
-    local = induced_edges(edges, nodes, int(edges.max()) + 1 if edges.size else len(nodes))
-    graph = _csr(local, len(nodes))
+    graph = _csr(induced_edges(dataset.links, nodes, len(dataset.x)), len(nodes))
     adjacency = pymetis.CSRAdjacency(graph.indptr.tolist(), graph.indices.tolist())
     assignment = np.asarray(pymetis.part_graph(parts, adjacency, recursive=False).vertex_part)
     if len(np.unique(assignment)) < parts:
@@ -78,7 +77,7 @@ def metis_parts(edges: np.ndarray, nodes: np.ndarray, parts: int) -> np.ndarray:
 
 def induced_edges(edges: np.ndarray, nodes: np.ndarray, count: int) -> np.ndarray:
     """Edges [2, E'] inside `nodes`, as positions in `nodes`, of a graph with `count` nodes."""
-    position = np.full(max(count, int(nodes.max()) + 1), -1, dtype=np.int64)
+    position = np.full(count, -1, dtype=np.int64)
     position[nodes] = np.arange(len(nodes))
     local = position[edges]
     return local[:, (local >= 0).all(0)]

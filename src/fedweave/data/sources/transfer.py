@@ -14,7 +14,7 @@ from typing import IO, Any
 from urllib.parse import quote
 
 from fedweave.errors import BadInput, format_value
-from fedweave.files.atomic import atomic_path, write_atomic
+from fedweave.files.atomic import atomic_path, digest_file, write_atomic
 
 Progress = Callable[[str, int, int | None], None]  # file, bytes done, bytes in all
 CHUNK = 1 << 16
@@ -61,7 +61,7 @@ def sidecar(path: Path) -> Path:
 
 def record_digest(path: Path) -> None:
     """Write the sha256 of `path` to its sidecar file, in the format of `sha256sum -c`."""
-    write_atomic(sidecar(path), f"{digest(path, 'sha256').removeprefix('sha256:')}  {path.name}\n")
+    write_atomic(sidecar(path), f"{digest_file(path)}  {path.name}\n")
 
 
 def read_digest(path: Path) -> str | None:
@@ -82,8 +82,8 @@ def fetch_published_digest(source: str, target: Path) -> str:
     target_sidecar = target.with_name(f".{sidecar(target).name}")
     try:
         fetch(f"{source}.sha256", target_sidecar, None, None)
-        if digest := read_digest(target_sidecar):
-            return digest
+        if published := read_digest(target_sidecar):
+            return published
         raise SourceError(f"{source}.sha256 (holds no SHA-256 sum)")
     finally:
         target_sidecar.unlink(missing_ok=True)

@@ -60,12 +60,12 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
     The certificate also names loopback. The key of the authority is not stored: new certificates come from a new
     authority.
 
+    Args:
+        hosts: one or more, which `check_hosts` has accepted.
+
     Raises:
-        BadInput: there are keys already, no host is named, or a name is not valid.
+        BadInput: there are keys already.
     """
-    if not hosts:
-        raise BadInput("hosts", "none; name those by which nodes reach the server, such as fl.example.org")
-    check_hosts(hosts)
     if (folder / SERVER).exists():
         raise BadInput(f"{folder / SERVER}", "already exists; nodes know it, so take another folder for new keys")
     root, leaf, key = _certificates(hosts)

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -142,17 +143,17 @@ class Host:
         command = node_command(self.address, self.certificate, key, config, free_port())
         self.start(name, [str(self.python), "-m", "fedweave.deployment.flower.supervise", *command])
 
-    def wait_until(self, condition: Callable[[], bool], name: str, limit: float = START_TIMEOUT) -> None:
+    def wait_until(self, condition: Callable[[], bool], name: str) -> None:
         """Wait for a condition while the program `name` runs.
 
         Raises:
             BadInput: the program ended, or the time is over.
         """
-        end = time.monotonic() + limit
+        end = time.monotonic() + START_TIMEOUT
         while not condition():
             ended = self.processes[name].poll() is not None
             if ended or time.monotonic() > end:
-                what = "ended" if ended else f"was not ready after {limit:.0f} s"
+                what = "ended" if ended else f"was not ready after {START_TIMEOUT:.0f} s"
                 raise BadInput(f"{name} {what}; see {self.folder / f'{name}.log'}")
             time.sleep(0.1)
 
@@ -249,8 +250,6 @@ def local_federation(
         hashes: of the specifications that the nodes agree to, 16 digits or more.
         python, database: as in `Host`.
     """
-    import tempfile
-
     secrets = out / "keys"
     if not (secrets / keys.SERVER).is_file():
         keys.make_server(secrets, keys.LOOPBACK)
@@ -267,18 +266,12 @@ def local_federation(
 
 
 def add_nodes(
-    host: Host,
-    out: Path,
-    data: Sequence[Path],
-    hashes: Sequence[str],
-    clients: Sequence[int] | None = None,
-    device: str = "cpu",
+    host: Host, out: Path, data: Sequence[Path], hashes: Sequence[str], clients: Sequence[int] | None = None
 ) -> None:
     """Register and start a SuperNode for each entry of `data`; missing keys are made.
 
     Args:
         clients: identities of the clients, one for each entry of `data`; default: the numbers at the end of its names.
-        device: of their training.
     """
     secrets = out / "keys"
     key_files = [secrets / path.stem for path in data]
@@ -291,4 +284,4 @@ def add_nodes(
     for path, key in zip(data, key_files, strict=True):
         state = out / "nodes" / path.stem
         config = {"data": str(path.resolve()), "state": str(state.resolve()), "spec": ",".join(hashes)}
-        host.start_supernode(path.stem, key, {**config, "device": device})
+        host.start_supernode(path.stem, key, config)

@@ -90,7 +90,7 @@ def run_state(host: Host, run_id: str) -> tuple[str, str]:
     return (str(matches[0]["status"]), str(matches[0]["status-details"])) if matches else ("", "")
 
 
-def follow(folder: Path, host: Host, run_id: str, progress: bool = True, rounds: int = 0) -> dict[str, Any]:
+def follow(folder: Path, host: Host, run_id: str, rounds: int = 0) -> dict[str, Any]:
     """Show a bar until the federation has finished; where the output is no terminal, some lines in its place.
 
     Args:
@@ -104,14 +104,14 @@ def follow(folder: Path, host: Host, run_id: str, progress: bool = True, rounds:
     from tqdm import tqdm
 
     has_bar, lines, queried = sys.stderr.isatty(), _Lines(time.monotonic()), time.monotonic()
-    bar = tqdm(total=rounds or None, unit=" rounds", disable=not progress or not has_bar, dynamic_ncols=True)
+    bar = tqdm(total=rounds or None, unit=" rounds", disable=not has_bar, dynamic_ncols=True)
     try:
         while True:
             finished = _has_finished(host, folder, run_id)
             if current := status.read(folder, run_id):
                 bar.total = current["rounds"] or bar.total
                 bar.update(current["round"] - bar.n)
-                if progress and (line := lines.next_line(current["round"], current["rounds"], not has_bar)):
+                if line := lines.next_line(current["round"], current["rounds"], not has_bar):
                     bar.write(line, file=sys.stderr)
             elif time.monotonic() > queried + QUERY_INTERVAL:
                 _check_superlink(host, folder, run_id)

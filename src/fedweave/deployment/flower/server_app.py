@@ -9,7 +9,7 @@ from fedweave.deployment.flower.channel import FlowerChannel
 from fedweave.deployment.server.checkpoint import Session, lock_folder
 from fedweave.deployment.server.node_registry import NodeRegistry
 from fedweave.deployment.server.server import Coordinator
-from fedweave.deployment.wire import roster
+from fedweave.deployment.wire import run_config
 from fedweave.deployment.wire import spec as specification
 from fedweave.deployment.wire.status import Status
 from fedweave.errors import format_count
@@ -24,7 +24,7 @@ def server_app(path: Path) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         spec = specification.read(path)
-        folder = roster.read_folder(context.run_config, spec.short_hash)
+        folder = run_config.read_folder(context.run_config, spec.short_hash)
         remedy = "wait for its end, or name another one with --run-config 'folder=\"PATH\"'"
         with lock_folder(folder, remedy, LOCK_WAIT):
             status = Status(folder, str(context.run_id))
@@ -43,7 +43,7 @@ def _run_rounds(spec: specification.AppSpec, grid: Grid, context: Context, statu
     """All rounds, as the configuration of the app says."""
     config = context.run_config
     status.rounds = spec.timeline.rounds
-    wait, timeout, least = (roster.read_number(config, key) for key in ("wait", "timeout", "least"))
-    keys, channel = roster.read_roster(config), FlowerChannel(grid, context, timeout)
+    wait, timeout, least = (run_config.read_number(config, key) for key in ("wait", "timeout", "least"))
+    keys, channel = run_config.read_roster(config), FlowerChannel(grid, context, timeout)
     registry = NodeRegistry(spec, channel, keys.clients, wait, int(least), say=status.say)
     return Coordinator(spec, registry, status.folder, status.report_round).run()

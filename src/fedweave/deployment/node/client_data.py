@@ -123,16 +123,10 @@ def build_federation(file: ClientFile, spec: AppSpec) -> Clients:
     rows: dict[str, Any] = {
         name: F.pad(rows, (0, max(0, widths[name] - len(rows))), value=-1)[None] for name, rows in file.parts.items()
     }
-    own = {
-        name: value[None] for name, value in file.arrays.items() if name not in (*ROWS, "time") or _holds_graphs(spec)
-    }
+    shared_names = () if spec.data["kind"] == "graph" else (*ROWS, "time")  # all arrays of a graph are its client's own
+    own = {name: value[None] for name, value in file.arrays.items() if name not in shared_names}
     shared = {name: value for name, value in file.arrays.items() if name not in own}
     return Clients(shared, own, **rows, ids=torch.tensor([file.client]))
-
-
-def _holds_graphs(spec: AppSpec) -> bool:
-    """Whether clients hold graphs, all of whose arrays are their own."""
-    return bool(spec.data["kind"] == "graph")
 
 
 def _check_shapes(file: ClientFile, spec: AppSpec) -> None:

@@ -73,7 +73,7 @@ class Node:
         enrolled = to_device(start.enrolled, "cpu")
         zeros = trees.tree_map(torch.zeros_like, enrolled)
         upload = tensors.flatten(trees.at(self._add_noise(enrolled, zeros), 0))
-        tensors.check(tensors.form_of(upload), self.spec.form("enrol", stage, 0), "enrolment")
+        tensors.check(tensors.form_of(upload), self.spec.enrolment_form(stage), "enrolment")
         if request.config["joins"] and self.store.load_newest(version) is None:
             self.store.save(version, to_device({"clients": clients, "optimizers": states}, "cpu"))
         return Reply({**self.facts, **self._controls()}, upload)
@@ -128,7 +128,7 @@ class Node:
         optimizer_states = to_device(optimizers.put(state.optimizers, ONLY_CLIENT, trained.optimizers, 1), "cpu")
         clients = trees.put(to_device(state.clients, "cpu"), ONLY_CLIENT, client_state)
         upload = tensors.flatten(trees.at(sent, 0))
-        tensors.check(tensors.form_of(upload), self.spec.form("train", 0, round), f"upload of round {round + 1}")
+        tensors.check(tensors.form_of(upload), self.spec.upload_form(round), f"upload of round {round + 1}")
         self.store.save(round + 1, {"clients": clients, "optimizers": optimizer_states})
         return {"loss": loss, "sound": True}, upload
 

@@ -12,7 +12,7 @@ from fedweave.data.partitions.splits import check_shares
 from fedweave.deployment.node.client_data import ClientFile
 from fedweave.deployment.wire.spec import WIDTHS, AppSpec
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.own_data.argument_checks import as_plain, convert_input_errors
+from fedweave.own_data.array_checks import as_plain, convert_input_errors
 from fedweave.own_data.arrays import as_times
 from fedweave.own_data.column_encoding import Preprocessing
 from fedweave.prediction import input_description
@@ -28,7 +28,11 @@ EXPORT_COMMAND = "fedweave federate export --data"
 
 
 def check_client(client: int) -> None:
-    """Refuse a negative identity."""
+    """Refuse a negative identity.
+
+    Raises:
+        BadInput: naming it.
+    """
     if client < 0:
         raise BadInput("--client", f"{client} is not an identity; `show` lists them, from 0")
 
@@ -40,7 +44,7 @@ def of_table(
 
     Args:
         label: column of the class, or of the number to predict.
-        client: identity of the client; a larger number than those of the specification is a newcomer's.
+        client: identity of the client, from 0; a larger number than those of the specification is a newcomer's.
         time: column by which rows are ordered, so that the first ones train; default: rows are drawn.
         shares: of "train", "val" and "test".
 
@@ -48,7 +52,6 @@ def of_table(
         BadInput: the run was not made from such a table, the table has rows of another client, or a column or a class
             is not what it was.
     """
-    check_client(client)
     check_shares(shares, "--shares")
     _check_owner(spec, table, client)
     x = features_of_table(spec, table, client)

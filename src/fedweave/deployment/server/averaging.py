@@ -8,7 +8,6 @@ from fedweave.deployment.wire.spec import AppSpec
 from fedweave.deployment.wire.tensors import unflatten
 from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Loop
-from fedweave.engine.protocol import Method, Start
 from fedweave.engine.schedule import sample_size
 from fedweave.engine.start import admission
 from fedweave.errors import BadInput
@@ -20,9 +19,13 @@ TOLERANCE = 1e-4  # for float32 sums in another order
 STREAM = 42  # random stream of the seed
 
 
-def needs_mean_only(method: Method, start: Start, form: dict[str, Any], seed: int) -> bool:
-    """Whether the server's step on random uploads of `form` equals its step on their mean, sent by every client."""
-    draws = stream(seed, STREAM)
+def needs_mean_only(spec: AppSpec, federation: Clients, form: dict[str, Any]) -> bool:
+    """Whether the server's step on random uploads of `form` equals its step on their mean, sent by every client.
+
+    Args:
+        federation: the federation of one client.
+    """
+    draws, method = stream(spec.seed, STREAM), spec.method
     uploads = unflatten(
         {
             name: torch.from_numpy(draws.normal(size=(MIN_CLIENTS, *shape))).to(getattr(torch, dtype))
@@ -31,18 +34,11 @@ def needs_mean_only(method: Method, start: Start, form: dict[str, Any], seed: in
     )
     weights = torch.tensor([1.0, 2.0, 5.0])
     means = trees.broadcast(trees.weighted_mean(uploads, weights), MIN_CLIENTS)
-    server, senders = method.init(start), torch.arange(MIN_CLIENTS)
+    start, _, _ = admission(method, federation, spec.seed, Loop())
+    server, senders = method.init(spec.imagine_start(start, MIN_CLIENTS)), torch.arange(MIN_CLIENTS)
     results = [method.aggregate(server, senders, content, weights) for content in (uploads, means)]
     leaves = [trees.tree_leaves(result) for result in results]
     return all(torch.allclose(a.double(), b.double(), TOLERANCE, TOLERANCE) for a, b in zip(*leaves, strict=True))
-
-
-def _build_start(spec: AppSpec, federation: Clients) -> Start:
-    """What the server knows of the first clients, if all of them are like the client of `federation`."""
-    start, _, _ = admission(spec.method, federation, spec.seed, Loop())
-    placeholder = spec.placeholder(range(MIN_CLIENTS))
-    enrolled = trees.broadcast(trees.at(start.enrolled, 0), MIN_CLIENTS)
-    return start._replace(enrolled=enrolled, clients=MIN_CLIENTS, relation=placeholder.relation, ids=placeholder.ids)
 
 
 def check(spec: AppSpec, federation: Clients) -> None:
@@ -69,6 +65,5 @@ def check(spec: AppSpec, federation: Clients) -> None:
     form = train[0]["tensors"]
     has_one_form = len(train) == 1 and len(spec.timeline.stages) == 1 and form
     has_floats = all(dtype.startswith("float") for _, dtype in form.values())
-    method = spec.method
-    if not (has_one_form and has_floats and needs_mean_only(method, _build_start(spec, federation), form, spec.seed)):
+    if not (has_one_form and has_floats and needs_mean_only(spec, federation, form)):
         raise BadInput(f"{subject} gives the server the mean only, but that of {spec.run.method} needs more; {remedy}")

@@ -126,10 +126,8 @@ def _scores(
 ) -> dict[str, dict[str, torch.Tensor]]:
     """{"pre" | "post": {"val" | "test": value of each evaluated member [K]}}; NaN for those that did not answer."""
     scores: dict[str, dict[str, torch.Tensor]] = {}
+    answered = [replies.get(session.members[position], "offline") for position in evaluated]
     for point, part in SPLITS:
-        answered = [
-            replies.get(identity, "offline") for identity in (session.members[position] for position in evaluated)
-        ]
         name, missing = f"{point}/{part}", float("nan")
         values = [missing if isinstance(reply, str) else reply.config.get(name, missing) for reply in answered]
         scores.setdefault(point, {})[part] = torch.tensor(values, dtype=torch.float64)

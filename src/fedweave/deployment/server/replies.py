@@ -24,9 +24,9 @@ HEAD_BYTES, TENSOR_BYTES = 8192, 1024  # beside the numbers: names, types, shape
 def reply_form(spec: AppSpec, request: Request) -> dict[str, Any]:
     """Name -> [shape, type] of the tensors that the reply to `request` may hold."""
     if request.kind == "enrol":
-        return spec.form("enrol", int(request.config["stage"]), 0)
+        return spec.enrolment_form(int(request.config["stage"]))
     if request.kind == "train" and request.config["takes_part"]:
-        return spec.form("train", 0, int(request.config["round"]))
+        return spec.upload_form(int(request.config["round"]))
     return {}
 
 

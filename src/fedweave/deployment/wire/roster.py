@@ -1,26 +1,23 @@
 """Which client the key of a node belongs to: the file roster.json on the server's host.
 
-The server's owner decides this when registering a key. What a node says of itself must agree with it. The run-config of
-an app names the roster, the server's folder and its times; `flwr run --run-config` can change it.
+The server's owner decides this when registering a key. What a node says of itself must agree with it.
 """
 
 import base64
 import binascii
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedweave.errors import BadInput, format_value
+from fedweave.errors import BadInput
 from fedweave.files.atomic import hold_lock, read, write_atomic
 
 FILE, VERSION = "roster.json", 1
 DEFAULT_PATH = Path("~/.fedweave/roster.json")
-HOME = Path("~/.fedweave/federations")
 REMEDY = "register the keys of the nodes: python -m fedweave.deployment register KEY.pub --client N"
 
 
@@ -109,28 +106,3 @@ def refusal_reason(owners: Mapping[int, int] | None, node: int, client: int) -> 
     if node not in owners:
         return "its key is in no row of the roster; register it to let it in"
     return f"it says that it is client {client}, but its key is that of client {owners[node]}"
-
-
-def read_folder(config: Mapping[str, Any], short_hash: str) -> Path:
-    """The folder of checkpoints and results; by default one of the specification with `short_hash`."""
-    return (Path(str(config["folder"])) if config["folder"] else HOME / short_hash).expanduser()
-
-
-def read_roster(config: Mapping[str, Any]) -> Roster:
-    """The roster of the nodes' keys."""
-    return Roster((Path(str(config["roster"])) if config["roster"] else DEFAULT_PATH).expanduser())
-
-
-def read_number(config: Mapping[str, Any], key: str) -> float:
-    """A number of seconds or of clients.
-
-    Raises:
-        BadInput: it is not a number, negative, or not finite.
-    """
-    try:
-        number = float(config[key])
-    except ValueError:
-        number = math.nan
-    if not 0 <= number < math.inf:
-        raise BadInput(f"run-config: {key}", f"{format_value(config[key])} is not a number >= 0; for example {key}=600")
-    return number

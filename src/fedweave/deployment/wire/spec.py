@@ -18,7 +18,7 @@ from torch import Tensor
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition, splits
 from fedweave.engine.clients import Clients
-from fedweave.engine.protocol import Method
+from fedweave.engine.protocol import Method, Start
 from fedweave.engine.records import Settings
 from fedweave.engine.schedule import evaluation_sample
 from fedweave.engine.timeline import Timeline
@@ -30,6 +30,7 @@ from fedweave.study import objects, plugins
 from fedweave.study.config import construct
 from fedweave.study.schema import EvaluateSpec, TaskSpec, TrainSpec
 from fedweave.study.spec import RunSpec
+from fedweave.tensors import trees
 
 FILE, VERSION = "spec.json", 1
 WIDTHS = ("train", "val", "test")
@@ -140,11 +141,19 @@ class AppSpec:
         """The first digits of the hash, which name this specification."""
         return self.hash[:HASH_DIGITS]
 
-    def form(self, kind: str, stage: int, round: int) -> dict[str, Any]:
-        """Name -> [shape, type] of the tensors that a node sends in reply to a message."""
-        if kind == "enrol":
-            return dict(self.forms["enrol"][str(stage)])
+    def enrolment_form(self, stage: int) -> dict[str, Any]:
+        """Name -> [shape, type] of the tensors that a node sends on joining, for a stage."""
+        return dict(self.forms["enrol"][str(stage)])
+
+    def upload_form(self, round: int) -> dict[str, Any]:
+        """Name -> [shape, type] of the tensors that a node sends after the training of a round."""
         return dict(next(part["tensors"] for part in reversed(self.forms["train"]) if part["from"] <= round))
+
+    def imagine_start(self, start: Start, count: int) -> Start:
+        """What the server knows of the first `count` clients, if all of them enrol as the first one of `start` does."""
+        placeholder = self.placeholder(range(count))
+        enrolled = trees.broadcast(trees.at(start.enrolled, 0), count)
+        return start._replace(enrolled=enrolled, clients=count, relation=placeholder.relation, ids=placeholder.ids)
 
 
 def text_of(spec: AppSpec) -> str:

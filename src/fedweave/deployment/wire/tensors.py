@@ -63,8 +63,7 @@ def form_of(flat: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def nbytes(form: Mapping[str, Any]) -> int:
     """Bytes of the tensors of a form."""
-    sizes = {"float64": 8, "int64": 8, "float32": 4, "int32": 4, "bool": 1, "uint8": 1}
-    return sum(math.prod(shape) * sizes.get(dtype, 8) for shape, dtype in form.values())
+    return sum(math.prod(shape) * getattr(torch, dtype).itemsize for shape, dtype in form.values())
 
 
 def check(form: Mapping[str, Any], declared: Mapping[str, Any], who: str) -> None:
