@@ -147,6 +147,26 @@ def test_a_file_with_semicolons_is_read(decimal: str, ending: str, tmp_path: Pat
     np.testing.assert_array_equal(run.predict(rows, "shop 1"), run.predict(table[[*rows]], "shop 1"))
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "txt.tsv.gz"])
+def test_a_file_with_tabs_may_have_decimal_commas(ending: str, tmp_path: Path) -> None:
+    """The numbers were categories, or the file was refused because a line had more commas than the header."""
+    path = tmp_path / f"orders.{ending}"
+    table = TABLE.assign(size=TABLE["size"].round(2))
+    table.to_csv(path, index=False, sep="\t", decimal=",")
+    np.testing.assert_array_equal(read_table(path)["size"], table["size"])
+
+
+def test_commas_in_a_file_with_tabs_may_separate_thousands(tmp_path: Path) -> None:
+    """Only a comma that cannot do so, such as that of 0,5, makes all of them decimal marks."""
+    lines = [f"shop {i % 2}\t{i + 1},100\t0.{i + 1}\t{i % 2}" for i in range(9)]
+    (tmp_path / "orders.csv").write_text("\n".join(["shop\tcost\tshare\tlate", *lines]))
+    assert read_table(tmp_path / "orders.csv")["cost"].tolist() == [f"{i},100" for i in range(1, 10)]
+    (tmp_path / "orders.csv").write_text("\n".join(["shop\tcost\tshare\tlate", *lines]).replace("0.", "0,"))
+    table = read_table(tmp_path / "orders.csv")
+    assert table["cost"].tolist() == pytest.approx([i + 0.1 for i in range(1, 10)])
+    assert table["share"].tolist() == pytest.approx([i / 10 for i in range(1, 10)])
+
+
 def test_semicolons_are_found_in_spite_of_commas_in_names(tmp_path: Path) -> None:
     """1,2E-05 is a number."""
     lines = [f"shop {i % 2};{i},5;{i},2E-05;{'yes' if i % 3 else 'no'}" for i in range(30)]
@@ -248,8 +268,8 @@ def test_names_of_image_files_stay_as_they_are_written(tmp_path: Path) -> None:
 
 def test_a_file_with_another_separator_is_refused(tmp_path: Path) -> None:
     """The message shows the one column, and the separators that can be read."""
-    (tmp_path / "orders.csv").write_text("shop\tsize\tlate\na\t1\tyes\n")
-    with pytest.raises(fw.BadInput, match=r"one column, 'shop\\tsize\\tlate'; separate the fields of a CSV file by"):
+    (tmp_path / "orders.csv").write_text("shop|size|late\na|1|yes\n")
+    with pytest.raises(fw.BadInput, match=r"one column, 'shop\|size\|late'; separate the fields of a CSV file by"):
         fw.Federation.from_file(tmp_path / "orders.csv", **NAMES)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_LISTED = 20  # most names of columns in a message
-ONE_COLUMN_ADVICE = "separate the fields of a CSV file by commas or semicolons, and those of a TSV file by tabs"
+ONE_COLUMN_ADVICE = "separate the fields of a CSV file by commas, semicolons or tabs, and those of a TSV file by tabs"
 COLUMN_OPTIONS = ("split", "time", "recording", "group", "unit")  # options that may be names of columns
 
 ID_OPTIONS = ("recording", "group", "unit", "split")  # options that may be columns of names

@@ -22,6 +22,7 @@ ARRAYS = ".npz"
 UNNAMED = r"Unnamed: \d+"  # what pandas calls a column without a name
 UTF_8 = "utf-8"
 COMMA_NUMBER = r"[+-]?([1-9]\d{0,2}(\.\d{3})+|\d+)(,\d+)?([eE][+-]?\d+)?"  # with points between thousands
+GROUPED = r"[+-]?[1-9]\d{0,2},\d{3}"  # the comma may separate thousands
 MAYBE_GROUPED = r"[+-]?([1-9]\d{0,2}[.,]\d{3}|\d{1,3})"  # with a sign that may separate thousands
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 CODE = r"[+-]?0\d"  # a number is not written so
@@ -189,7 +190,8 @@ def _read_csv(file: _TextFile, names: set[str] | None, labels: set[str], has_com
     """
     import pandas as pd
 
-    headers = {written: written.header() for written in (file, replace(file, separator=";"))}
+    ways = (replace(file, separator=separator) for separator in dict.fromkeys((file.separator, ";", "\t")))
+    headers = {written: written.header() for written in ways}
     # A sign in a quoted name is no separator: the lines below have as many fields as the header.
     fitting = {written: titles for written, titles in headers.items() if written.width() == len(titles) > 1}
     file, titles = max((fitting or headers).items(), key=lambda entry: len(entry[1]))
@@ -203,7 +205,7 @@ def _read_csv(file: _TextFile, names: set[str] | None, labels: set[str], has_com
         raise BadInput(f"{file.path}: its lines have more fields than its header, {header}; {advice}")
     codes = _find_codes(file, table) if names is not None else {}
     empty = [name for name in table if re.fullmatch(UNNAMED, name) and table[name].isna().all()]
-    if file.separator == ";" and names is not None:
+    if names is not None and _may_have_commas(file, table, names, has_commas):
         table = _read_commas(file, table, names, has_commas)
     elif names is not None:
         table.attrs[NOTES] = _note_grouped(file, table, names, labels)
@@ -212,6 +214,18 @@ def _read_csv(file: _TextFile, names: set[str] | None, labels: set[str], has_com
         table.columns = pd.Index([title if title in repeated else name for name, title in pairs])
     table.attrs[CODES] = codes
     return table.drop(columns=empty)
+
+
+def _may_have_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_commas: bool) -> bool:
+    """Whether the decimal mark may be a comma.
+
+    It may with semicolons. With tabs some comma must be one that does not separate thousands, such as that of 12,5.
+    """
+    if file.separator != "\t" or has_commas:
+        return file.separator != ","
+    texts = (table[name].dropna().str.strip() for name in table if name not in names and _are_texts(table, name))
+    numbers = (column for column in texts if column.str.fullmatch(COMMA_NUMBER).all())
+    return any((column.str.contains(",") & ~column.str.fullmatch(GROUPED)).any() for column in numbers)
 
 
 def _find_codes(file: _TextFile, table: "pd.DataFrame") -> dict[str, str]:
@@ -257,7 +271,7 @@ def _read_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], has_co
 
 
 def _note_grouped(file: _TextFile, table: "pd.DataFrame", names: set[str], labels: set[str]) -> list[str]:
-    """A line for each column of a file without semicolons whose points may separate thousands."""
+    """A line for each column of a file whose decimal mark is a point and whose points may separate thousands."""
     floats = {name: table[name] for name in table if name not in names and table[name].dtype.kind == "f"}
     doubtful = {name for name, column in floats.items() if _are_thousandths(column)}
     written = file.read(usecols=doubtful.__contains__, dtype=str) if doubtful else table[[]]
