@@ -1,12 +1,13 @@
 """The tables of docs/newcomers.md: what methods are worth to clients that come later.
 
-python -m tools.docs.newcomers take    copy the rows of newcomers from results/newcomers to
-docs/boards, then rewrite the page
-python -m tools.docs.newcomers         rewrite the page
+python -m tools.docs.newcomers take [STUDY]    copy the rows of newcomers from results/STUDY, by default that of the
+same name, to docs, then rewrite the page
+python -m tools.docs.newcomers                 rewrite the page
 """
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +23,25 @@ from tools.pages import markdown, refresh, rewrite, store
 
 STUDY = "newcomers"
 TABLE, PAGE = Path(f"docs/boards/{STUDY}.csv"), Path(f"docs/{STUDY}.md")
-BLOCK = re.compile(r"(<!-- newcomers: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
+BLOCK = re.compile(r"(<!-- newcomers: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task, or study:task
 POINTS = {JOINED: "after their first round", "pre": "as received", "post": "after training"}
 HEADER = ("method", *POINTS.values(), *(f"vs {control}" for control in CONTROLS))
 
 
-def main(action: str = "") -> None:
+def main(action: str = "", study: str = STUDY) -> None:
     """Rewrite the page; with "take", first copy what its tables need."""
-    refresh(action, take, lambda: rewrite(PAGE, fill_blocks))
+    refresh(action, partial(take, study), lambda: rewrite(PAGE, fill_blocks))
 
 
-def take() -> None:
+def take(study: str) -> None:
     """Store the scores of newcomers."""
-    cohorts = results.compute_tables(results.load_study(paths.RESULTS / STUDY)).cohorts
-    store(cohorts[cohorts["cohort"] == NEWCOMERS].drop(columns=["run"]), TABLE)
+    cohorts = results.compute_tables(results.load_study(paths.RESULTS / study)).cohorts
+    store(cohorts[cohorts["cohort"] == NEWCOMERS].drop(columns=["run"]), file_of(study))
+
+
+def file_of(study: str) -> Path:
+    """The stored scores of a study."""
+    return TABLE if study == STUDY else Path(f"docs/reproduction/{study}.{STUDY}.csv")
 
 
 def fill_blocks(page: str) -> str:
@@ -43,9 +49,12 @@ def fill_blocks(page: str) -> str:
     return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
 
 
-def table(task: str) -> str:
+def table(name: str) -> str:
     """The table of a task as Markdown, best method first; the score of the method's own point is bold."""
-    rows = read_table(TABLE, ("task", "method", "point", "mean"), "git restore brings it back", **results.AS_WRITTEN)
+    study, _, task = name.rpartition(":")
+    rows = read_table(
+        file_of(study or STUDY), ("task", "method", "point", "mean"), "git restore brings it back", **results.AS_WRITTEN
+    )
     rows = rows[rows["task"] == task]
     reported = rows[rows["reported"]]
     higher = METRICS[reported["metric"].iloc[0]].higher_is_better
