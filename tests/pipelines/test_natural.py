@@ -27,7 +27,7 @@ def test_the_pages_show_the_files() -> None:
     assert len(boards.BLOCK.findall(page)) == 8
     assert boards.fill_blocks(page) == page
     page = LATE.read_text(encoding="utf-8")
-    assert len(newcomers.BLOCK.findall(page)) == 6
+    assert len(newcomers.BLOCK.findall(page)) == 9
     assert newcomers.fill_blocks(page) == page
 
 
@@ -101,7 +101,7 @@ def test_learned_graphs_and_what_an_analyst_would_fit(board: pd.DataFrame) -> No
 
 
 def test_what_newcomers_get() -> None:
-    rows, text = pd.read_csv(newcomers.TABLE, keep_default_na=False), words(LATE)
+    rows, text = pd.read_csv(newcomers.file_of(newcomers.STUDY), keep_default_na=False), words(LATE)
     rows["mean"] = rows["mean"].astype(float)
     reported = rows[rows["reported"].astype(str) == "True"]
     assert "No method is shown to be better than Local for newcomers" in text
@@ -126,9 +126,29 @@ def test_what_newcomers_get() -> None:
             assert first[f"{task}-together", method] == pytest.approx(first[task, "FedAvg"], rel=0.05)
 
 
+def test_what_newcomers_of_a_paper_get() -> None:
+    """The sentences on FedSheafHN's Figure 4."""
+    study = "fedsheafhn/fig4-reduced"
+    rows = pd.read_csv(newcomers.file_of(study)).set_index(["task", "method", "point"])
+    text, methods = words(LATE), ("FedAvg-FT", "Local", "FedSheafHN")
+    late = rows.xs("cora-new50")[lambda rows: rows["reported"]].droplevel("point").loc[[*methods]]
+    assert "they have {:.2f}, {:.2f} and {:.2f} %".format(*late["mean"]) in text
+    assert late["vs_local"].fillna("").tolist() == ["better", "", "open"]
+    assert late.loc["FedSheafHN", "vs_fedavg_ft"] == "worse"
+    generated, common = (
+        [rows["mean"][f"cora-new{share}", method, "pre"] for share in (50, 30)]
+        for method in ("FedSheafHN", "FedAvg-FT")
+    )
+    first, second = zip(generated, common, strict=True)
+    assert "{:.2f} % in place of {:.2f} with ten newcomers, {:.2f} in place of {:.2f}".format(*first, *second) in text
+    for task in rows.index.levels[0]:
+        assert rows["mean"][task, "FedAvg-FT", "post"] > rows["mean"][task, "FedSheafHN", "post"]
+    assert rows.xs("cora-new10")[["vs_local", "vs_fedavg_ft"]].isna().all(axis=None)
+
+
 def test_where_newcomers_have_less() -> None:
     """All verdicts against a method, and SHN with vectors of newcomers' own beside SHN with the mean vector."""
-    rows, text = pd.read_csv(newcomers.TABLE, keep_default_na=False), words(LATE)
+    rows, text = pd.read_csv(newcomers.file_of(newcomers.STUDY), keep_default_na=False), words(LATE)
     reported = rows[rows["reported"].astype(str) == "True"].set_index(["task", "method"])
     assert {*reported.index[reported["vs_local"] == "worse"]} == {("names", "pFedGAT"), ("names", "pFedLA")}
     shn = {(task, method) for task in ("names", "names-together") for method in ("SHN", "SHN [shn-staged]")}

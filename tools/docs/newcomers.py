@@ -22,7 +22,7 @@ from fedweave.results.marks import CONTROLS, SYMBOLS, control_column
 from tools.pages import markdown, refresh, rewrite, store
 
 STUDY = "newcomers"
-TABLE, PAGE = Path(f"docs/boards/{STUDY}.csv"), Path(f"docs/{STUDY}.md")
+PAGE = Path(f"docs/{STUDY}.md")
 BLOCK = re.compile(r"(<!-- newcomers: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task, or study:task
 POINTS = {JOINED: "after their first round", "pre": "as received", "post": "after training"}
 HEADER = ("method", *POINTS.values(), *(f"vs {control}" for control in CONTROLS))
@@ -41,7 +41,7 @@ def take(study: str) -> None:
 
 def file_of(study: str) -> Path:
     """The stored scores of a study."""
-    return TABLE if study == STUDY else Path(f"docs/reproduction/{study}.{STUDY}.csv")
+    return Path("docs/boards") / f"{study.replace('/', '-')}.csv"
 
 
 def fill_blocks(page: str) -> str:
