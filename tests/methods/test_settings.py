@@ -348,5 +348,5 @@ def test_the_command_line_lists_settings(capsys: pytest.CaptureFixture[str]) -> 
         main.list_(what, name)
         output = capsys.readouterr().out
         assert [word for word in words if word not in output] == []
-    with pytest.raises(BadInput, match=r"fedweave list studies: 'quick'.*methods and models"):
+    with pytest.raises(BadInput, match=r"fedweave list studies: 'quick'.*methods, models and partitions"):
         main.list_("studies", "quick")
