@@ -249,7 +249,7 @@ class Recommender:
             seconds = estimate if schedule is affordable else journal.estimate
             journal.record_schedule(schedule, seconds, self.request.seconds)
         schedule = journal.schedule or wanted
-        limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {format_duration(self.request.seconds)}"
+        limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {self.request.seconds / 60:.3g} min"
         if schedule.size != wanted.size:
             notes.append(
                 f"the budget allowed {schedule.rounds} of {format_count(wanted.rounds, 'round')} and "
