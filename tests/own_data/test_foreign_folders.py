@@ -78,6 +78,13 @@ def write_flbench(folder: Path, content: Any = None, val: bool = True, images: b
     return folder
 
 
+def replace_test_rows(folder: Path, rows: Any) -> None:
+    """Replace the test rows of the first client in a partition of FL-bench."""
+    content = pickle.loads((folder / "partition.pkl").read_bytes())
+    content["data_indices"][0]["test"] = rows
+    (folder / "partition.pkl").write_bytes(pickle.dumps(content))
+
+
 def write_tff(folder: Path, texts: bool = False, label: Any = None) -> Path:
     """As the files of `tff.simulation.datasets`: examples/CLIENT/NAME."""
     folder.mkdir()
@@ -149,7 +156,14 @@ def test_flbench_is_read_as_it_was_written(tmp_path: Path) -> None:
         (lambda folder: (folder / "data.npy").unlink(), "has a partition of FL-bench, but not its rows"),
         (lambda folder: (folder / "partition.pkl").write_bytes(pickle.dumps({"a": 1})), "is not a partition of FL-b"),
         (lambda folder: (folder / "partition.pkl").write_bytes(pickle.dumps(Evil())), "damaged, or of another kind"),
-        (lambda folder: np.save(folder / "data.npy", np.zeros((3, 16))), "names row 44, but there are 3; div"),
+        (lambda folder: np.save(folder / "data.npy", np.zeros((3, 16))), r"the shapes \[3, 16\] and \[45\]; give both"),
+        (lambda folder: np.save(folder / "data.npy", np.array(1.0)), r"the shapes \[\] and \[45\]; give both"),
+        (lambda folder: np.save(folder / "targets.npy", np.eye(45, 2)), r"the shapes \[45, 16\] and \[45, 2\]; give"),
+        (lambda folder: replace_test_rows(folder, [44, 45]), "names row 45, but rows are 0 to 44; divide the data set"),
+        (lambda folder: replace_test_rows(folder, [11, -1]), "names row -1, but rows are 0 to 44; divide the data set"),
+        (lambda folder: replace_test_rows(folder, [11.5]), r"data_indices: \[11.5\] is no list of numbers of rows"),
+        (lambda folder: replace_test_rows(folder, [True]), r"data_indices: \[True\] is no list of numbers of rows"),
+        (lambda folder: replace_test_rows(folder, 3), "data_indices: 3 is no list of numbers of rows; divide"),
     ],
 )
 def test_a_damaged_folder_of_flbench_is_one_line(tmp_path: Path, change: Any, message: str) -> None:

@@ -159,13 +159,24 @@ def read_flbench(path: Path, shape: Sequence[int] | None = None) -> ForeignRows:
         )
     x, y = _flbench_rows(path)
     names = ("train", "val", "test") if any(len(one.get("val", ())) for one in clients) else PARTS
-    places = {name: [np.asarray(one[name], dtype=np.int64) for one in clients] for name in names}
-    last, count = max(int(rows.max(initial=-1)) for own in places.values() for rows in own), min(len(x), len(y))
-    if last >= count:
-        raise BadInput(f"{path / PARTITION}: names row {last}, but there are {count}; divide the data set again")
+    places = {name: [_row_numbers(one[name], len(x), path / PARTITION) for one in clients] for name in names}
     x = _channels_first(x) if shape is None else _reshape(x, shape, path)
     parts = {name: [(i, x[rows], y[rows]) for i, rows in enumerate(own)] for name, own in places.items()}
     return _join(parts, path)
+
+
+def _row_numbers(rows: Any, count: int, file: Path) -> np.ndarray:
+    """Numbers of rows of a part of a client [n].
+
+    Raises:
+        BadInput: they are none of `count` rows.
+    """
+    numbers = as_plain(rows, f"{file}: data_indices")
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        raise BadInput(f"{file}: data_indices: {format_value(rows)} is no list of numbers of rows; divide them again")
+    if (wrong := numbers[(numbers < 0) | (numbers >= count)]).size:
+        raise BadInput(f"{file}: names row {wrong[0]}, but rows are 0 to {count - 1}; divide the data set again")
+    return numbers.astype(np.int64)
 
 
 def _flbench_rows(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -173,6 +184,9 @@ def _flbench_rows(path: Path) -> tuple[np.ndarray, np.ndarray]:
     for names in STORED:
         if all((path / name).is_file() for name in names):
             x, y = (_read(path / name, lambda file: np.load(file, allow_pickle=False)) for name in names)
+            if not _are_paired(x, y.ravel()):
+                shapes = f"{[*x.shape]} and {[*y.shape]}"
+                raise BadInput(f"{path}: {' and '.join(names)} have the shapes {shapes}; give both one row an example")
             return x, y.ravel()
     if name := next((name for folder, name in TORCHVISION.items() if (path / folder).is_dir()), ""):
         from fedweave.data.sources.images import torchvision_datasets
