@@ -197,6 +197,28 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
     file.write_text(json.dumps({**content, "training": {"rounds": "many"}}), encoding="utf-8")
     with pytest.raises(BadInput, match=r"life.json: training.rounds: 'many' is not a whole number"):
         fw.Lifecycle(tmp_path / "life")
+    file.write_text(json.dumps({**content, "terms": {**content["terms"], "shares": [1, 1, 1]}}), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"life.json: shares: the shares .* add up to 3, not to 1"):
+        fw.Lifecycle(tmp_path / "life")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("shares", [0.9, 0.9, 0.9], "shares: the shares .* add up to 2.7, not to 1"),
+        ("shares", [-1, 1, 1], "shares.train: -1 must be a number between 0 and 1"),
+        ("shares", [0.8, 0.2], "shares: .* must be three numbers, of train, val, test"),
+        ("target", "clases", "target: 'clases' is unknown; did you mean 'classes'"),
+        ("rounds", -5, "rounds: -5 is out of range; it must be at least 1"),
+        ("rounds", 0, "rounds: 0 is out of range; it must be at least 1"),
+        ("warm_rounds", -1, "warm_rounds: -1 is out of range; it must be at least 0"),
+        ("margin", "a lot", "margin: 'a lot' is not a margin; write a number"),
+    ],
+)
+def test_wrong_settings_are_refused_before_a_life_begins(tmp_path: Path, name: str, value: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        begin(tmp_path, **{name: value})
+    assert not (tmp_path / "life").exists()
 
 
 def test_challengers_begin_patience_deliveries_apart(tmp_path: Path) -> None:
