@@ -286,11 +286,11 @@ class Lifecycle:
         terms, models = self.settings.terms, self.load(champion)
         rows, after = self.deliveries.rows(newest), self.settings.sites.gone_after
         for site, last in sites.find_gone(rows, terms.client, newest, after):
-            said = f"{site} has had no rows since delivery {last}"
-            if site in models.clients and not any(said in one.reason for one in self.roles.events):
+            said = f"{site} has had no rows since delivery {last}: "
+            if site in models.clients and not any(one.reason.startswith(said) for one in self.roles.events):
                 known = self._labelled(champion.version)
                 owed = sites.describe_influence(models, site, known.loc[known[PART] == PARTS[0], terms.client])
-                reason = f"{said}: its model is in {sites.archive(models, self.folder, site, last)}; {owed}."
+                reason = f"{said}its model is in {sites.archive(models, self.folder, site, last)}; {owed}."
                 self._enter(roles.LEFT, reason, champion, newest)
 
     def next_start(self, newest: int) -> int:
