@@ -429,6 +429,16 @@ def test_a_category_that_is_none_is_named_once(kind: str) -> None:
     assert line in notes[0]
 
 
+def test_a_value_with_the_name_of_a_column_hides_no_warning_about_it() -> None:
+    values, line = FLAWED["new ones"]
+    numbers = ["a" if i % 10 == 0 else str(i % 60) for i in range(COUNT)]
+    table = pd.DataFrame({"c": WHO, "a": values, "n": numbers, "t": range(COUNT), "y": np.arange(COUNT) // 4 % 2})
+    notes = fw.Federation.from_pandas(table, client="c", label="y", time="t").notes
+    assert any(note.startswith("column 'n': 90 % of its values are numbers, and") for note in notes)
+    assert any("because of 'a' (" in note for note in notes)
+    assert any(note.startswith("column 'a': ") and line in note for note in notes)
+
+
 def test_objects_are_numbers_or_times_as_their_values_are() -> None:
     days = pd.date_range("2024-01-01", periods=COUNT)
     table = pd.DataFrame({"c": WHO, "a": NOISE, "y": np.arange(COUNT) // 4 % 2})
