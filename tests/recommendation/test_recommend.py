@@ -169,7 +169,8 @@ def test_too_few_clients_for_a_test_are_reported(tmp_path: Path) -> None:
     """The advice says that no verdict is possible, and names no method as better."""
     x, y = np.random.default_rng(0).normal(size=(150, 3)), np.arange(150) % 2
     federation = fw.Federation.from_arrays(x, y, client=[*"ABCDd"] * 30)
-    call = {**SMALL, "methods": ["local", "fedavg", "fedavg_ft"], "rounds": 6, "settings": 1, "budget": None}
+    numbers = {"rounds": np.int64(6), "settings": np.int64(1), "seeds": np.int64(2), "budget": np.int64(10_000)}
+    call = {**SMALL, "methods": ["local", "fedavg", "fedavg_ft"], **numbers}  # NumPy's numbers are those of Python
     advice = fw.recommend(federation, **call, out=tmp_path)
     for warning in ("clients 'D' and 'd' differ only in spelling", "5 of 5 clients have fewer than 10 test rows"):
         assert [note for note in advice.facts["notes"] if note.startswith(warning)]
