@@ -197,10 +197,12 @@ def test_a_data_set_with_several_splits_is_refused() -> None:
     with pytest.raises(fw.BadInput, match=r"federation: it has several splits.* give `seed` in place of `seeds`"):
         fw.recommend(fw.Federation.from_dataset("digits", block))
     federation = truth.federation("common", 0)
-    none = [rows[:0] for rows in federation.partition.val]
-    bare = replace(federation, partition=replace(federation.partition, val=none))
-    with pytest.raises(fw.BadInput, match="12 clients have no validation rows, such as 'site 00'"):
-        fw.recommend(bare, **SMALL)
+    val = federation.partition.val
+    for count, said in ((12, "12 clients"), (1, "1 client")):
+        some = (*(rows[:0] for rows in val[:count]), *val[count:])
+        bare = replace(federation, partition=replace(federation.partition, val=some))
+        with pytest.raises(fw.BadInput, match=rf"recommend\(\): {said} without validation rows, such as 'site 00'"):
+            fw.recommend(bare, **SMALL)
     with pytest.raises(fw.BadInput, match=r"answer\.json: not found; give the folder of a recommendation"):
         fw.Recommendation.load("nowhere")
     with pytest.raises(fw.BadInput, match="folder: None is not a path of a folder"):
