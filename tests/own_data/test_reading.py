@@ -444,10 +444,13 @@ def test_objects_are_numbers_or_times_as_their_values_are() -> None:
     table = pd.DataFrame({"c": WHO, "a": NOISE, "y": np.arange(COUNT) // 4 % 2})
     columns = fw.Federation.from_pandas(table.assign(a=table.a.astype(object)), client="c", label="y").preprocessing
     assert columns == fw.Federation.from_pandas(table, client="c", label="y").preprocessing
-    for times in (days.date, days.to_pydatetime(), days.to_period("D"), days.time):
-        column = pd.Series([*times], dtype=object)
+    times = (days.date, days.to_pydatetime(), days.to_period("D"), days.time)
+    columns_of_times = [pd.Series([*one], dtype=object) for one in times]
+    for column in (*columns_of_times, pd.Series(days - days[0]).astype("duration[s][pyarrow]")):
         with pytest.raises(fw.BadInput, match="column 'a' is a time"):
             fw.Federation.from_pandas(table.assign(a=column), client="c", label="y")
+    with pytest.raises(fw.BadInput, match="column 'a' holds complex numbers; give the real and the imaginary part"):
+        fw.Federation.from_pandas(table.assign(a=pd.Series([*NOISE * 1j], dtype=object)), client="c", label="y")
 
 
 def test_names_from_arrays_of_other_types() -> None:
