@@ -178,6 +178,7 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
             begin(tmp_path, columns={option: ["sites"]}).refresh()
     with pytest.raises(BadInput, match="columns: has both features and exclude"):
         begin(tmp_path, columns={"features": ["a"], "exclude": ["id"]})
+    assert begin(tmp_path, columns={"exclude": "id"}).settings.training.columns == {"exclude": ["id"]}
     begin(tmp_path).refresh()  # a first call with a wrong name leaves nothing behind
     begin(tmp_path)
     with pytest.raises(BadInput, match=r"life.json: training.rounds is \d, not 4; leave the options out"):

@@ -21,6 +21,7 @@ from fedweave.settings import AtLeast, AtMost
 from fedweave.study.config import construct
 
 FILE = "life.json"
+LISTS = ("features", "exclude")  # options that are names of columns
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class LifeTraining:
             parse_margin(self.margin, "margin")
         if self.columns.get("features") and self.columns.get("exclude"):
             raise BadInput("columns", "has both features and exclude; give one of them")
+        lists = {name: as_names(value, name, 0) for name, value in self.columns.items() if name in LISTS and value}
+        object.__setattr__(self, "columns", {**self.columns, **lists})  # one name is a list of it
 
     @property
     def named_columns(self) -> list[tuple[str, str]]:
