@@ -59,6 +59,9 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
     before = (life.folder / ROLES).read_bytes()
     assert len(life.evaluate()) == 12  # the new site has no model yet
     assert not len(life.evaluate())
+    for number in (9, -1, 1.5):
+        with pytest.raises(BadInput, match=f"number: {number} is no delivery; they are 1 to 3"):
+            life.drift(number)  # type: ignore[arg-type]
     assert life.drift().groups == ()  # the same columns; what they mean has changed
     week(4).assign(a=lambda t: t["a"] + 4 * (t["site"] == "C")).to_csv(tmp_path / "week-4.csv", index=False)
     [promoted, *_] = life.challenge()

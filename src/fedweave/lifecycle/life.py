@@ -189,10 +189,12 @@ class Lifecycle:
             number: of the delivery; default: the newest.
 
         Raises:
-            BadInput: there is no champion.
+            BadInput: there is no champion, or no such delivery.
         """
         champion = self._champion()
         number, terms, training = number or self.newest, self.settings.terms, self.settings.training
+        if number not in range(1, self.newest + 1):
+            raise BadInput("number", f"{number!r} is no delivery; they are 1 to {self.newest}")
         new = self.deliveries.rows(number)
         new = new[(new["number"] == number) & (new[CHANGE] == NEW)]
         hidden = {terms.client, terms.label, *terms.key, *OWN, LABELLED, "number", *training.columns.get("exclude", ())}
