@@ -225,6 +225,16 @@ def test_wrong_settings_are_refused_before_a_life_begins(tmp_path: Path, name: s
     assert not (tmp_path / "life").exists()
 
 
+def test_one_name_of_what_was_put_aside_is_accepted(tmp_path: Path) -> None:
+    week(1).to_csv(tmp_path / "week-1.csv", index=False)
+    life = begin(tmp_path)
+    life.refresh()
+    week(2).assign(a=lambda table: 1000 * table["a"]).to_csv(tmp_path / "week-2.csv", index=False)
+    assert len(life.refresh()) == len(life.deliveries.quarantined) == 1
+    life.refresh(accept=str(tmp_path / "week-2.csv"))
+    assert (life.newest, life.deliveries.quarantined) == (2, ())
+
+
 def test_challengers_begin_patience_deliveries_apart(tmp_path: Path) -> None:
     """The plan counts the challengers that the roles have."""
     life = begin(tmp_path, patience=4, per_year=9)

@@ -118,18 +118,19 @@ class Lifecycle:
         """The folder of the models that were trained on a version, from scratch or from those of a version before."""
         return self.folder / "models" / f"{version:06}" / (warm_start.FOLDER if parent else "")
 
-    def refresh(self, accept: Sequence[str] = ()) -> list[Arrival | Quarantined]:
+    def refresh(self, accept: str | Sequence[str] = ()) -> list[Arrival | Quarantined]:
         """Take what is new in the source: validated, once, in order; what is suspicious is put aside.
 
         Args:
-            accept: names of readings that were put aside, whose values are right.
+            accept: name of a reading that was put aside, whose values are right, or several.
 
         Raises:
             BadInput: the source does not answer, or its first reading is damaged or lacks a column.
             Busy: another process is at it.
         """
         source, columns = self.settings.source, self.settings.training.named_columns
-        return [*self.deliveries.take(source.readings(), source.encoding, accept, columns)]
+        accepted = [accept] if isinstance(accept, str) else accept
+        return [*self.deliveries.take(source.readings(), source.encoding, accepted, columns)]
 
     def evaluate(self) -> "pd.DataFrame":
         """Score the deployed models on deliveries that they have not seen; returns what was added to the record.
