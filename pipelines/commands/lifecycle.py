@@ -76,12 +76,13 @@ def refresh(
     given |= {
         "key": opt.split_repeated(key, "--key"),
         "methods": opt.split_words(method or []),
-        "margin": own_data.read_margin(margin),
         "train": training,
         "columns": {name: value for name, value in columns.items() if value},
         "model": {"name": model or "mlp", **of_model} if model or of_model else None,
     }
     given = {name: value for name, value in given.items() if value} | own
+    if margin:
+        given["margin"] = own_data.read_margin(margin)  # perhaps 0
     places = {name: f"--{OPTIONS.get(name, name)}" for name in given} | {name: f"--set {name}" for name in own}
     _check_begun(life, places)
     with relocate(places | {"methods": "--method"}):

@@ -229,6 +229,8 @@ def test_tables_read_back_to_the_same_bits(task, tmp_path: Path):
         (lambda c: c.program("no-such-program-at-all x"), "there is no program 'no-such-program-at-all'"),
         (lambda c: c.program("python no_such.py"), "there is no file no_such.py"),
         (lambda c: c.program("python -c 1", name="a", timeout=0), "timeout: 0 is not a number above 0"),
+        (lambda c: c.program("python -c 1", name="a", network="no"), "network: 'no' is neither True nor False"),
+        (lambda c: c.program("python -c 1", name="a", sandbox="no"), "sandbox: 'no' is neither True nor False"),
         (lambda c: c.program("python -c 1", name="a", uses=["no-such"]), "no-such is not there"),
         (lambda c: c.program("python -c 1", name="a b"), "'a b' is not a name"),
         (lambda c: c.function(3), "3 is not a function"),

@@ -22,3 +22,6 @@ def test_invalid_numbers_are_refused() -> None:
     for value in ("soon", "nan", float("inf"), -1):
         with pytest.raises(BadInput, match=f"run-config: wait: '?{value}'? is not a number >= 0; for example wait=6"):
             run_config.read_number({"wait": value}, "wait")
+    assert [run_config.read_count({"least": value}, "least") for value in (2, "2", 2.0)] == [2, 2, 2]
+    with pytest.raises(BadInput, match=r"run-config: least: 2\.7 is not a whole number; for example least=2"):
+        run_config.read_count({"least": 2.7}, "least")

@@ -59,6 +59,9 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
     before = (life.folder / ROLES).read_bytes()
     assert len(life.evaluate()) == 12  # the new site has no model yet
     assert not len(life.evaluate())
+    for number in (9, -1, 1.5):
+        with pytest.raises(BadInput, match=f"number: {number} is no delivery; they are 1 to 3"):
+            life.drift(number)  # type: ignore[arg-type]
     assert life.drift().groups == ()  # the same columns; what they mean has changed
     week(4).assign(a=lambda t: t["a"] + 4 * (t["site"] == "C")).to_csv(tmp_path / "week-4.csv", index=False)
     [promoted, *_] = life.challenge()
@@ -178,6 +181,7 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
             begin(tmp_path, columns={option: ["sites"]}).refresh()
     with pytest.raises(BadInput, match="columns: has both features and exclude"):
         begin(tmp_path, columns={"features": ["a"], "exclude": ["id"]})
+    assert begin(tmp_path, columns={"exclude": "id"}).settings.training.columns == {"exclude": ["id"]}
     begin(tmp_path).refresh()  # a first call with a wrong name leaves nothing behind
     begin(tmp_path)
     with pytest.raises(BadInput, match=r"life.json: training.rounds is \d, not 4; leave the options out"):
@@ -197,6 +201,38 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
     file.write_text(json.dumps({**content, "training": {"rounds": "many"}}), encoding="utf-8")
     with pytest.raises(BadInput, match=r"life.json: training.rounds: 'many' is not a whole number"):
         fw.Lifecycle(tmp_path / "life")
+    file.write_text(json.dumps({**content, "terms": {**content["terms"], "shares": [1, 1, 1]}}), encoding="utf-8")
+    with pytest.raises(BadInput, match=r"life.json: shares: the shares .* add up to 3, not to 1"):
+        fw.Lifecycle(tmp_path / "life")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("shares", [0.9, 0.9, 0.9], "shares: the shares .* add up to 2.7, not to 1"),
+        ("shares", [-1, 1, 1], "shares.train: -1 must be a number between 0 and 1"),
+        ("shares", [0.8, 0.2], "shares: .* must be three numbers, of train, val, test"),
+        ("target", "clases", "target: 'clases' is unknown; did you mean 'classes'"),
+        ("rounds", -5, "rounds: -5 is out of range; it must be at least 1"),
+        ("rounds", 0, "rounds: 0 is out of range; it must be at least 1"),
+        ("warm_rounds", -1, "warm_rounds: -1 is out of range; it must be at least 0"),
+        ("margin", "a lot", "margin: 'a lot' is not a margin; write a number"),
+    ],
+)
+def test_wrong_settings_are_refused_before_a_life_begins(tmp_path: Path, name: str, value: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        begin(tmp_path, **{name: value})
+    assert not (tmp_path / "life").exists()
+
+
+def test_one_name_of_what_was_put_aside_is_accepted(tmp_path: Path) -> None:
+    week(1).to_csv(tmp_path / "week-1.csv", index=False)
+    life = begin(tmp_path)
+    life.refresh()
+    week(2).assign(a=lambda table: 1000 * table["a"]).to_csv(tmp_path / "week-2.csv", index=False)
+    assert len(life.refresh()) == len(life.deliveries.quarantined) == 1
+    life.refresh(accept=str(tmp_path / "week-2.csv"))
+    assert (life.newest, life.deliveries.quarantined) == (2, ())
 
 
 def test_challengers_begin_patience_deliveries_apart(tmp_path: Path) -> None:

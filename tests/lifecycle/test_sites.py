@@ -61,6 +61,19 @@ def test_a_new_site_has_a_model_the_same_night_and_one_that_leaves_is_archived(t
     assert life.challenge() == []
 
 
+def test_each_site_that_leaves_is_archived(tmp_path: Path) -> None:
+    """Also one whose name is the end of the name of another one, and of the same last delivery."""
+    life = begin(tmp_path, gone_after=1, patience=4, per_year=4)
+    deliver(tmp_path, 1, week(1).replace({"site": {"A": "AB"}}))
+    life.refresh()
+    life.challenge()
+    deliver(tmp_path, 2, week(2, sites="CDEF"))
+    life.refresh()
+    left = [one.reason.split(":")[0] for one in life.challenge() if one.event == roles.LEFT]
+    assert left == [f"{site} has had no rows since delivery 1" for site in ("AB", "B")]
+    assert life.challenge() == []
+
+
 @pytest.mark.parametrize(("method", "said"), [("fedaghn", ", and 20% of the weights of the others"), ("local", "")])
 def test_the_influence_of_a_site(tmp_path: Path, method: str, said: str) -> None:
     """Rows and weights that the others have of it; one that joined has none."""

@@ -9,9 +9,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import exported_model
-from fedweave.errors import BadInput
 from fedweave.lifecycle import roles
-from fedweave.lifecycle.life_settings import LifeTraining
 from fedweave.lifecycle.roles import BEGUN, JOINED
 from tests.lifecycle.test_life import begin, week
 
@@ -89,5 +87,3 @@ def test_what_cannot_go_on_is_trained_from_scratch(tmp_path: Path) -> None:
     deliver(life, 1, week(1))
     [begun] = deliver(life, 2, week(2))
     assert begun.reason == "Deliveries after 2 test it against version 1."
-    with pytest.raises(BadInput, match="warm_rounds"):
-        LifeTraining(("fedavg",), warm_rounds=-1)

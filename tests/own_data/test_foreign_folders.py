@@ -36,12 +36,12 @@ def write_leaf(folder: Path, skip: str = "", text: bool = False) -> Path:
     return folder
 
 
-def write_pfllib(folder: Path, data: Any = None) -> Path:
+def write_pfllib(folder: Path, data: Any = None, sizes: Any = None) -> Path:
     """As `save_file` of PFLlib: an object `data` for each client, and config.json."""
     for part in SIZES:
         (folder / part).mkdir(parents=True)
         for i in range(11):
-            x, y = rows(i, part, (1, 8, 8))
+            x, y = rows(i, part, sizes[i % 2] if sizes else (1, 8, 8))
             with (folder / part / f"{i}.npz").open("wb") as file:
                 np.savez_compressed(file, data=np.array({"x": x, "y": y} if data is None else data, dtype=object))
     config = {
@@ -78,7 +78,14 @@ def write_flbench(folder: Path, content: Any = None, val: bool = True, images: b
     return folder
 
 
-def write_tff(folder: Path, texts: bool = False) -> Path:
+def replace_test_rows(folder: Path, rows: Any) -> None:
+    """Replace the test rows of the first client in a partition of FL-bench."""
+    content = pickle.loads((folder / "partition.pkl").read_bytes())
+    content["data_indices"][0]["test"] = rows
+    (folder / "partition.pkl").write_bytes(pickle.dumps(content))
+
+
+def write_tff(folder: Path, texts: bool = False, label: Any = None) -> Path:
     """As the files of `tff.simulation.datasets`: examples/CLIENT/NAME."""
     folder.mkdir()
     for part, n in SIZES.items():
@@ -87,7 +94,7 @@ def write_tff(folder: Path, texts: bool = False) -> Path:
                 x, y = rows(i, part, (28, 28))
                 group = file.create_group(f"examples/{user}")
                 group.create_dataset("pixels", data=[f"t {k}".encode() for k in range(n)] if texts else x)
-                group.create_dataset("label", data=y.astype(np.int32))
+                group.create_dataset("label", data=y.astype(np.int32) if label is None else label)
     return folder
 
 
@@ -149,7 +156,14 @@ def test_flbench_is_read_as_it_was_written(tmp_path: Path) -> None:
         (lambda folder: (folder / "data.npy").unlink(), "has a partition of FL-bench, but not its rows"),
         (lambda folder: (folder / "partition.pkl").write_bytes(pickle.dumps({"a": 1})), "is not a partition of FL-b"),
         (lambda folder: (folder / "partition.pkl").write_bytes(pickle.dumps(Evil())), "damaged, or of another kind"),
-        (lambda folder: np.save(folder / "data.npy", np.zeros((3, 16))), "names row 44, but there are 3; div"),
+        (lambda folder: np.save(folder / "data.npy", np.zeros((3, 16))), r"the shapes \[3, 16\] and \[45\]; give both"),
+        (lambda folder: np.save(folder / "data.npy", np.array(1.0)), r"the shapes \[\] and \[45\]; give both"),
+        (lambda folder: np.save(folder / "targets.npy", np.eye(45, 2)), r"the shapes \[45, 16\] and \[45, 2\]; give"),
+        (lambda folder: replace_test_rows(folder, [44, 45]), "names row 45, but rows are 0 to 44; divide the data set"),
+        (lambda folder: replace_test_rows(folder, [11, -1]), "names row -1, but rows are 0 to 44; divide the data set"),
+        (lambda folder: replace_test_rows(folder, [11.5]), r"data_indices: \[11.5\] is no list of numbers of rows"),
+        (lambda folder: replace_test_rows(folder, [True]), r"data_indices: \[True\] is no list of numbers of rows"),
+        (lambda folder: replace_test_rows(folder, 3), "data_indices: 3 is no list of numbers of rows; divide"),
     ],
 )
 def test_a_damaged_folder_of_flbench_is_one_line(tmp_path: Path, change: Any, message: str) -> None:
@@ -193,6 +207,11 @@ class Evil:
         (lambda p: write_pfllib(p, {"y": [1]}), r"0\.npz: is not a file of PFLlib; its object data has no x and y"),
         (lambda p: write_pfllib(p, {"x": [("a", 1)], "y": [1]}), r"0\.npz: x: is not one array of numbers"),
         (lambda p: write_pfllib(p, {"x": Evil(), "y": [1]}), r"0\.npz: damaged, .*refuses to load builtins\.eval"),
+        (lambda p: write_pfllib(p, {"x": 3, "y": [1]}), r"0\.npz: is not a file of PFLlib; its object data has"),
+        (lambda p: write_pfllib(p, {"x": [1], "y": np.array(3)}), r"0\.npz: is not a file of PFLlib; its object data"),
+        (lambda p: write_pfllib(p, sizes=((1, 8, 8), (1, 9, 9))), r"folder: x: rows have different shapes; give"),
+        (lambda p: write_tff(p, label=3), r"_train\.h5: f0001_41: pixels and label are no arrays of one length"),
+        (lambda p: write_tff(p, label=[1, 2]), r"_train\.h5: f0001_41: pixels and label are no arrays of one length"),
     ],
 )
 def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, write: Any, message: str) -> None:
@@ -205,6 +224,9 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, write: Any, mes
     [
         ("a.json", b"[1]", "a.json: is not a file of LEAF; it has no mapping user_data"),
         ("a.json", b'{"user_data": {"u": {"x": [1]}}}', "user_data: 'u' has no x and y of one length"),
+        ("a.json", b'{"user_data": {"u": {"x": 1, "y": [1]}}}', "user_data: 'u' has no x and y of one length"),
+        ("a.json", b'{"user_data": {"u": {"x": ["a"], "y": "b"}}}', "user_data: 'u' has no x and y of one length"),
+        ("a.json", b'{"user_data": {"u": {"x": [[1], [2]], "y": [[1], [1, 2]]}}}', "y: rows have different shapes"),
         ("a.json", b"{", "a.json: damaged, or of another kind"),
         ("a.h5", b"no", "a.h5: damaged, or of another kind"),
         ("a.csv", b"x,y\n1,2\n", "client: missing; name the column of"),
@@ -214,3 +236,24 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path, name: str, conten
     (tmp_path / name).write_bytes(content)
     with pytest.raises(BadInput, match=re.escape(message)):
         fw.Federation.from_file(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "message"),
+    [
+        (True, 9, r"field: 9 is no position in a row of .*\.json, \['1', .*'word 0'\]; give another one, or none"),
+        (True, -6, "field: -6 is no position in a row of"),
+        (True, "4", "field: '4' must be a whole number, as field=4 of Sent140"),
+        (False, 784, "field: 784 is no position in a row of"),
+    ],
+)
+def test_a_field_that_rows_do_not_have_is_refused(tmp_path: Path, text: bool, field: Any, message: str) -> None:
+    with pytest.raises(BadInput, match=message):
+        fw.Federation.from_leaf(write_leaf(tmp_path / "leaf", text=text), field=field)
+
+
+def test_a_field_of_rows_that_are_numbers_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"user_data": {"u": {"x": [0.5, 1.5], "y": [0, 1]}}}))
+    with pytest.raises(BadInput, match=r"field: 0 is no position in a row of .*a\.json, 0\.5; give another"):
+        fw.Federation.from_leaf(file, field=0)

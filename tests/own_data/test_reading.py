@@ -429,15 +429,28 @@ def test_a_category_that_is_none_is_named_once(kind: str) -> None:
     assert line in notes[0]
 
 
+def test_a_value_with_the_name_of_a_column_hides_no_warning_about_it() -> None:
+    values, line = FLAWED["new ones"]
+    numbers = ["a" if i % 10 == 0 else str(i % 60) for i in range(COUNT)]
+    table = pd.DataFrame({"c": WHO, "a": values, "n": numbers, "t": range(COUNT), "y": np.arange(COUNT) // 4 % 2})
+    notes = fw.Federation.from_pandas(table, client="c", label="y", time="t").notes
+    assert any(note.startswith("column 'n': 90 % of its values are numbers, and") for note in notes)
+    assert any("because of 'a' (" in note for note in notes)
+    assert any(note.startswith("column 'a': ") and line in note for note in notes)
+
+
 def test_objects_are_numbers_or_times_as_their_values_are() -> None:
     days = pd.date_range("2024-01-01", periods=COUNT)
     table = pd.DataFrame({"c": WHO, "a": NOISE, "y": np.arange(COUNT) // 4 % 2})
     columns = fw.Federation.from_pandas(table.assign(a=table.a.astype(object)), client="c", label="y").preprocessing
     assert columns == fw.Federation.from_pandas(table, client="c", label="y").preprocessing
-    for times in (days.date, days.to_pydatetime(), days.to_period("D"), days.time):
-        column = pd.Series([*times], dtype=object)
+    times = (days.date, days.to_pydatetime(), days.to_period("D"), days.time)
+    columns_of_times = [pd.Series([*one], dtype=object) for one in times]
+    for column in (*columns_of_times, pd.Series(days - days[0]).astype("duration[s][pyarrow]")):
         with pytest.raises(fw.BadInput, match="column 'a' is a time"):
             fw.Federation.from_pandas(table.assign(a=column), client="c", label="y")
+    with pytest.raises(fw.BadInput, match="column 'a' holds complex numbers; give the real and the imaginary part"):
+        fw.Federation.from_pandas(table.assign(a=pd.Series([*NOISE * 1j], dtype=object)), client="c", label="y")
 
 
 def test_names_from_arrays_of_other_types() -> None:

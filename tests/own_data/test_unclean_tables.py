@@ -98,10 +98,10 @@ def test_decimals_of_a_database_are_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-01", tz="UTC"), pd.Timedelta("1h")]
+    "value", [pd.Timestamp("2024-01-01"), pd.Timestamp("2024-01-01", tz="UTC"), pd.Timedelta("1h"), 1j]
 )
 def test_times_where_training_had_numbers_are_refused(value: Any) -> None:
-    """They would be taken as nanoseconds."""
+    """They would be taken as nanoseconds, and a complex number as its real part."""
     federation = fw.Federation.from_pandas(TABLE, **NAMES)
     assert federation.preprocessing is not None
     with pytest.raises(fw.BadInput, match="column 'age' held numbers in training; give numbers"):

@@ -51,6 +51,13 @@ def call(*words: str) -> str:
     return done.output
 
 
+def test_a_margin_of_zero_is_no_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+    call("refresh", *BEGIN, "--margin", "0")
+    assert fw.Lifecycle("life").settings.training.margin == 0
+
+
 def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commands, in one process: what is late changes, and the models of later rows become the champion."""
     monkeypatch.chdir(tmp_path)

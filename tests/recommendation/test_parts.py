@@ -233,6 +233,8 @@ def test_under_trained_methods_answer_nothing() -> None:
     assert texts["Deploy"] == "Nothing yet, as the methods are under-trained."
     assert texts["Best"] == "Ditto is best on validation rows."
     assert texts["Does collaboration pay?"] == "Under-trained: no statement about collaboration: train longer."
+    gains = {"For each client", "A choice for each client", "Equivalent to the best", "Cost"}
+    assert not gains & {*texts}  # nothing is deployed yet
 
 
 def test_an_open_comparison_says_what_would_decide_it() -> None:

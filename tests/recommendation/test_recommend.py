@@ -169,7 +169,8 @@ def test_too_few_clients_for_a_test_are_reported(tmp_path: Path) -> None:
     """The advice says that no verdict is possible, and names no method as better."""
     x, y = np.random.default_rng(0).normal(size=(150, 3)), np.arange(150) % 2
     federation = fw.Federation.from_arrays(x, y, client=[*"ABCDd"] * 30)
-    call = {**SMALL, "methods": ["local", "fedavg", "fedavg_ft"], "rounds": 6, "settings": 1, "budget": None}
+    numbers = {"rounds": np.int64(6), "settings": np.int64(1), "seeds": np.int64(2), "budget": np.int64(10_000)}
+    call = {**SMALL, "methods": ["local", "fedavg", "fedavg_ft"], **numbers}  # NumPy's numbers are those of Python
     advice = fw.recommend(federation, **call, out=tmp_path)
     for warning in ("clients 'D' and 'd' differ only in spelling", "5 of 5 clients have fewer than 10 test rows"):
         assert [note for note in advice.facts["notes"] if note.startswith(warning)]
@@ -196,10 +197,12 @@ def test_a_data_set_with_several_splits_is_refused() -> None:
     with pytest.raises(fw.BadInput, match=r"federation: it has several splits.* give `seed` in place of `seeds`"):
         fw.recommend(fw.Federation.from_dataset("digits", block))
     federation = truth.federation("common", 0)
-    none = [rows[:0] for rows in federation.partition.val]
-    bare = replace(federation, partition=replace(federation.partition, val=none))
-    with pytest.raises(fw.BadInput, match="12 clients have no validation rows, such as 'site 00'"):
-        fw.recommend(bare, **SMALL)
+    val = federation.partition.val
+    for count, said in ((12, "12 clients"), (1, "1 client")):
+        some = (*(rows[:0] for rows in val[:count]), *val[count:])
+        bare = replace(federation, partition=replace(federation.partition, val=some))
+        with pytest.raises(fw.BadInput, match=rf"recommend\(\): {said} without validation rows, such as 'site 00'"):
+            fw.recommend(bare, **SMALL)
     with pytest.raises(fw.BadInput, match=r"answer\.json: not found; give the folder of a recommendation"):
         fw.Recommendation.load("nowhere")
     with pytest.raises(fw.BadInput, match="folder: None is not a path of a folder"):

@@ -22,6 +22,7 @@ from fedweave.contestants.programs import ProgramRunner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput, choose, format_value
+from fedweave.own_data.argument_checks import check_flag
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 
@@ -143,6 +144,8 @@ def program(
     is_program = words[0] in PYTHON or shutil.which(words[0], path=path)
     if not is_program and not (start / words[0]).is_file():
         raise BadInput(place, f"there is no program {words[0]!r} in {start} or on PATH; give its path")
+    check_flag(sandbox, f"{place}: sandbox")
+    check_flag(network, f"{place}: network")
     for limit, value in (("timeout", timeout), ("memory", memory)):
         if value is not None and not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise BadInput(f"{place}: {limit}", f"{format_value(value)} is not a number above 0")

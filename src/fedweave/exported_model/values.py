@@ -123,7 +123,8 @@ def as_numbers(column: "pd.Series[Any]", name: str) -> np.ndarray:
     Raises:
         InputError: a value is not a number.
     """
-    values = column.astype(object) if column.dtype.kind in "mM" else column  # times would become nanoseconds
+    # Times would become nanoseconds, and complex numbers their real part.
+    values = column.astype(object) if column.dtype.kind in "mMc" else column
     try:
         return np.asarray(values.to_numpy(dtype=np.float64, na_value=np.nan))
     except (ValueError, TypeError) as error:

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedweave.data.partitions.splits import PARTS
-from fedweave.errors import BadInput, choose, format_count
+from fedweave.data.partitions.splits import PARTS, check_shares
+from fedweave.errors import BadInput, choose, format_count, format_value
 from fedweave.files.atomic import digest_file, read, remove_temporary_files, write_atomic, write_parquet
 from fedweave.lifecycle import LEDGER, reading_notes, timestamp
 from fedweave.lifecycle.ledger import FOLDER, RESTORE, Arrival, Ledger, Quarantined, lock, read_ledger
@@ -20,6 +20,7 @@ from fedweave.lifecycle.row_digests import ID, ROW, identify
 from fedweave.lifecycle.schema import Schema
 from fedweave.lifecycle.sources import Reading
 from fedweave.own_data.data_warnings import find_similar_names
+from fedweave.own_data.targets import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,6 +52,14 @@ class Terms:
     complete: bool = False
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15)
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.target:
+            choose(self.target, KINDS, "target")
+        if len(self.shares) != len(PARTS):
+            problem = f"{format_value(self.shares)} must be three numbers, of {', '.join(PARTS)}, such as 0.6, 0.2, 0.2"
+            raise BadInput("shares", problem)
+        check_shares(dict(zip(PARTS, self.shares, strict=True)), "shares")
 
 
 @dataclass(frozen=True)

@@ -118,18 +118,19 @@ class Lifecycle:
         """The folder of the models that were trained on a version, from scratch or from those of a version before."""
         return self.folder / "models" / f"{version:06}" / (warm_start.FOLDER if parent else "")
 
-    def refresh(self, accept: Sequence[str] = ()) -> list[Arrival | Quarantined]:
+    def refresh(self, accept: str | Sequence[str] = ()) -> list[Arrival | Quarantined]:
         """Take what is new in the source: validated, once, in order; what is suspicious is put aside.
 
         Args:
-            accept: names of readings that were put aside, whose values are right.
+            accept: name of a reading that was put aside, whose values are right, or several.
 
         Raises:
             BadInput: the source does not answer, or its first reading is damaged or lacks a column.
             Busy: another process is at it.
         """
         source, columns = self.settings.source, self.settings.training.named_columns
-        return [*self.deliveries.take(source.readings(), source.encoding, accept, columns)]
+        accepted = [accept] if isinstance(accept, str) else accept
+        return [*self.deliveries.take(source.readings(), source.encoding, accepted, columns)]
 
     def evaluate(self) -> "pd.DataFrame":
         """Score the deployed models on deliveries that they have not seen; returns what was added to the record.
@@ -189,10 +190,12 @@ class Lifecycle:
             number: of the delivery; default: the newest.
 
         Raises:
-            BadInput: there is no champion.
+            BadInput: there is no champion, or no such delivery.
         """
         champion = self._champion()
         number, terms, training = number or self.newest, self.settings.terms, self.settings.training
+        if number not in range(1, self.newest + 1):
+            raise BadInput("number", f"{number!r} is no delivery; they are 1 to {self.newest}")
         new = self.deliveries.rows(number)
         new = new[(new["number"] == number) & (new[CHANGE] == NEW)]
         hidden = {terms.client, terms.label, *terms.key, *OWN, LABELLED, "number", *training.columns.get("exclude", ())}
@@ -286,11 +289,11 @@ class Lifecycle:
         terms, models = self.settings.terms, self.load(champion)
         rows, after = self.deliveries.rows(newest), self.settings.sites.gone_after
         for site, last in sites.find_gone(rows, terms.client, newest, after):
-            said = f"{site} has had no rows since delivery {last}"
-            if site in models.clients and not any(said in one.reason for one in self.roles.events):
+            said = f"{site} has had no rows since delivery {last}: "
+            if site in models.clients and not any(one.reason.startswith(said) for one in self.roles.events):
                 known = self._labelled(champion.version)
                 owed = sites.describe_influence(models, site, known.loc[known[PART] == PARTS[0], terms.client])
-                reason = f"{said}: its model is in {sites.archive(models, self.folder, site, last)}; {owed}."
+                reason = f"{said}its model is in {sites.archive(models, self.folder, site, last)}; {owed}."
                 self._enter(roles.LEFT, reason, champion, newest)
 
     def next_start(self, newest: int) -> int:

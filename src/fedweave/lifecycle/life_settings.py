@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fedweave.comparison.plan import resolve_methods
 from fedweave.engine.registry import METHODS
@@ -14,12 +14,14 @@ from fedweave.lifecycle.deliveries import Deliveries, Terms
 from fedweave.lifecycle.drift import DriftSettings
 from fedweave.lifecycle.sites import SiteSettings
 from fedweave.lifecycle.sources import Source
-from fedweave.metrics import METRICS
+from fedweave.metrics import METRICS, parse_margin
 from fedweave.own_data.argument_checks import as_names
 from fedweave.results.sequential import ChallengePlan
+from fedweave.settings import AtLeast, AtMost
 from fedweave.study.config import construct
 
 FILE = "life.json"
+LISTS = ("features", "exclude")  # options that are names of columns
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,20 @@ class LifeTraining:
 
     methods: tuple[str, ...]
     model: dict[str, Any] = field(default_factory=lambda: {"name": "mlp"})
-    rounds: int = 50
-    warm_rounds: int | None = None
+    rounds: Annotated[int, AtLeast(1), AtMost(1_000_000)] = 50
+    warm_rounds: Annotated[int | None, AtLeast(0), AtMost(1_000_000)] = None
     metric: str = ""
     margin: float | str | None = None
     train: dict[str, Any] = field(default_factory=dict)
     columns: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.warm_rounds is not None and self.warm_rounds < 0:
-            raise BadInput("warm_rounds", f"{self.warm_rounds} is less than 0")
+        if self.margin is not None:
+            parse_margin(self.margin, "margin")
         if self.columns.get("features") and self.columns.get("exclude"):
             raise BadInput("columns", "has both features and exclude; give one of them")
+        lists = {name: as_names(value, name, 0) for name, value in self.columns.items() if name in LISTS and value}
+        object.__setattr__(self, "columns", {**self.columns, **lists})  # one name is a list of it
 
     @property
     def named_columns(self) -> list[tuple[str, str]]:
@@ -87,15 +91,15 @@ class LifeSettings:
     sites: SiteSettings
 
     @classmethod
-    def parse(cls, blocks: Mapping[str, Any], where: str) -> "LifeSettings":
-        """Settings from plain values; `where` stands before the names of wrong ones.
+    def parse(cls, blocks: Mapping[str, Any]) -> "LifeSettings":
+        """Settings from plain values.
 
         Raises:
             BadInput: an unknown block or setting, or a value of another type.
         """
         if unknown := {*blocks} - {*KINDS}:
-            raise BadInput(f"{where}{min(unknown)}", f"is unknown; blocks: {', '.join(KINDS)}")
-        return cls(**{name: construct(kind, blocks.get(name, {}), f"{where}{name}") for name, kind in KINDS.items()})
+            raise BadInput(min(unknown), f"is unknown; blocks: {', '.join(KINDS)}")
+        return cls(**{name: construct(kind, blocks.get(name, {}), name) for name, kind in KINDS.items()})
 
 
 def parse_arguments(settings: Mapping[str, Any]) -> LifeSettings:
@@ -111,7 +115,7 @@ def parse_arguments(settings: Mapping[str, Any]) -> LifeSettings:
         block, own = PLACES[name]
         blocks.setdefault(block, {})[own] = [value] if name in ("key", "methods") and isinstance(value, str) else value
     with relocate({f"{block}.{own}": name for name, (block, own) in PLACES.items()}):
-        parsed = LifeSettings.parse(blocks, "")
+        parsed = LifeSettings.parse(blocks)
     if metric := parsed.training.metric:
         choose(metric, METRICS, "metric")  # one of another name could not be found by another process
     names = [method for method, _ in resolve_methods(parsed.training.methods).values()]
@@ -131,7 +135,9 @@ def read_settings(folder: Path) -> LifeSettings:
         raise BadInput(
             folder, "is no life yet; begin one: fedweave refresh FOLDER --source ... --client ... --label ..."
         )
-    return LifeSettings.parse(read_json(file, "correct it"), f"{file}: ")
+    content = read_json(file, "correct it")
+    with relocate({"": f"{file}: "}):
+        return LifeSettings.parse(content)
 
 
 def begin(folder: Path, settings: LifeSettings) -> None:

@@ -22,7 +22,7 @@ MAX_EMBEDDED_LEVELS = 100_000  # most values of a category that is embedded: eac
 Numbers = tuple[float, float, float]
 # What pandas calls columns of objects: databases write decimals, and a table that was turned has objects alone.
 NUMBERS = ("decimal", "integer", "floating", "mixed-integer-float")
-TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "period")
+TIMES = ("date", "datetime", "datetime64", "time", "timedelta", "timedelta64", "period")
 
 
 @dataclass(frozen=True)
@@ -254,11 +254,11 @@ def _fit_column(column: "pd.Series[Any]", name: str, client: np.ndarray, embed: 
     if missing == len(column):
         raise BadInput(f"table: column {name!r} has no value in any training row; {WITHOUT.format(name)}")
     inferred = types.infer_dtype(column, skipna=True)
-    if types.is_datetime64_any_dtype(column) or types.is_timedelta64_dtype(column) or inferred in TIMES:
+    if inferred in TIMES:
         raise BadInput(
             f"table: column {name!r} is a time; make numbers of it (such as the hour), or {WITHOUT.format(name)}"
         )
-    if types.is_complex_dtype(column):
+    if inferred == "complex":
         raise BadInput(f"table: column {name!r} holds {KINDS['c']}; {COMPLEX_ADVICE}")
     if types.is_numeric_dtype(column) or inferred in NUMBERS:
         return _fit_number(exported_model.as_numbers(column, name), name, client, pooled)

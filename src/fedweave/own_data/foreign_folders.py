@@ -15,6 +15,7 @@ import numpy as np
 
 from fedweave.data.sources.pickles import unpickle_arrays
 from fedweave.errors import BadInput, choose, first_line, format_count, format_value
+from fedweave.own_data.array_checks import as_plain
 
 PARTS = ("train", "test")
 PARTITION = "partition.pkl"  # of FL-bench
@@ -68,29 +69,39 @@ def read_leaf(path: Path, field: int | None = None, shape: Sequence[int] | None 
         shape: of an input; None for a vector.
     """
     files = {part: sorted((path / part).glob("*.json")) for part in PARTS} if path.is_dir() else {"": [path]}
-    parts = {part: [*_leaf_clients(listed)] for part, listed in files.items()}
-    return _join(parts, path, lambda rows: _leaf_inputs(rows, field, shape, path))
+    if isinstance(field, bool) or not isinstance(field, int | np.integer | None):
+        raise BadInput(f"field: {format_value(field)} must be a whole number, as field=4 of Sent140")
+    parts = {part: [*_leaf_clients(listed, field)] for part, listed in files.items()}
+    return _join(parts, path, lambda rows: rows if shape is None else _reshape(rows, shape, path, np.float64))
 
 
-def _leaf_clients(files: Iterable[Path]) -> Iterator[tuple[str, Any, Any]]:
+def _leaf_clients(files: Iterable[Path], field: int | None) -> Iterator[tuple[str, Any, Any]]:
     for file in files:
         content = _read(file, lambda file: json.loads(file.read_text(encoding="utf-8")))
         users = content.get("user_data") if isinstance(content, dict) else None
         if not isinstance(users, Mapping):
             raise BadInput(f"{file}: is not a file of LEAF; it has no mapping user_data")
         for name, rows in users.items():
-            if not isinstance(rows, Mapping) or not {"x", "y"} <= {*rows} or len(rows["x"]) != len(rows["y"]):
+            if not isinstance(rows, Mapping) or not _are_paired(rows.get("x"), rows.get("y")):
                 raise BadInput(f"{file}: user_data: {name!r} has no x and y of one length; correct this client")
-            yield str(name), rows["x"], rows["y"]
+            yield str(name), _leaf_inputs(rows["x"], field, file), rows["y"]
 
 
-def _leaf_inputs(rows: list[Any], field: int | None, shape: Sequence[int] | None, path: Path) -> Any:
-    if field is not None:
-        return [row[field] for row in rows]
-    if rows and isinstance(rows[0], list) and any(isinstance(value, str) for value in rows[0]):
-        shown = format_value(rows[0])
-        raise BadInput(f"field: a row of {path} is {shown}; say which entry is the input, as field=4 of Sent140")
-    return rows if shape is None else _reshape(rows, shape, path, np.float64)
+def _leaf_inputs(rows: list[Any], field: int | None, file: Path) -> list[Any]:
+    """The inputs of a client: the entry `field` of each row, or whole rows."""
+    for row in rows:
+        if field is None and isinstance(row, list) and any(isinstance(value, str) for value in row):
+            shown = format_value(row)
+            raise BadInput(f"field: a row of {file} is {shown}; say which entry is the input, as field=4 of Sent140")
+        if field is not None and not (isinstance(row, list) and -len(row) <= field < len(row)):
+            shown = format_value(row)
+            raise BadInput(f"field: {field} is no position in a row of {file}, {shown}; give another one, or none")
+    return rows if field is None else [row[field] for row in rows]
+
+
+def _are_paired(x: Any, y: Any) -> bool:
+    """Whether inputs and targets have an entry for each row, and equally many."""
+    return all(isinstance(rows, list) or getattr(rows, "ndim", 0) > 0 for rows in (x, y)) and len(x) == len(y)
 
 
 def _reshape(rows: Any, shape: Sequence[int], path: Path, dtype: Any = None) -> np.ndarray:
@@ -104,7 +115,7 @@ def _reshape(rows: Any, shape: Sequence[int], path: Path, dtype: Any = None) -> 
 def read_pfllib(path: Path) -> ForeignRows:
     """PFLlib: train/I.npz and test/I.npz, each with an object `data` that is {"x": [n, ...], "y": [n]}."""
     parts = {part: [*_pfllib_clients(path / part)] for part in PARTS}
-    return _join(parts, path, np.array)
+    return _join(parts, path)
 
 
 def _pfllib_clients(folder: Path) -> Iterator[tuple[int, Any, Any]]:
@@ -112,7 +123,7 @@ def _pfllib_clients(folder: Path) -> Iterator[tuple[int, Any, Any]]:
     for file in sorted(files, key=lambda file: int(file.stem)):
         content = _read(file, _read_object)
         rows = content.item() if isinstance(content, np.ndarray) and content.ndim == 0 else content
-        if not isinstance(rows, Mapping) or not {"x", "y"} <= {*rows} or len(rows["x"]) != len(rows["y"]):
+        if not isinstance(rows, Mapping) or not _are_paired(rows.get("x"), rows.get("y")):
             raise BadInput(f"{file}: is not a file of PFLlib; its object data has no x and y of one length")
         x = rows["x"]
         if not isinstance(x, np.ndarray) or x.dtype.kind not in "biuf":
@@ -148,13 +159,24 @@ def read_flbench(path: Path, shape: Sequence[int] | None = None) -> ForeignRows:
         )
     x, y = _flbench_rows(path)
     names = ("train", "val", "test") if any(len(one.get("val", ())) for one in clients) else PARTS
-    places = {name: [np.asarray(one[name], dtype=np.int64) for one in clients] for name in names}
-    last, count = max(int(rows.max(initial=-1)) for own in places.values() for rows in own), min(len(x), len(y))
-    if last >= count:
-        raise BadInput(f"{path / PARTITION}: names row {last}, but there are {count}; divide the data set again")
-    x = x if shape is None else _reshape(x, shape, path)
+    places = {name: [_row_numbers(one[name], len(x), path / PARTITION) for one in clients] for name in names}
+    x = _channels_first(x) if shape is None else _reshape(x, shape, path)
     parts = {name: [(i, x[rows], y[rows]) for i, rows in enumerate(own)] for name, own in places.items()}
-    return _join(parts, path, _channels_first if shape is None else np.array)
+    return _join(parts, path)
+
+
+def _row_numbers(rows: Any, count: int, file: Path) -> np.ndarray:
+    """Numbers of rows of a part of a client [n].
+
+    Raises:
+        BadInput: they are none of `count` rows.
+    """
+    numbers = as_plain(rows, f"{file}: data_indices")
+    if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
+        raise BadInput(f"{file}: data_indices: {format_value(rows)} is no list of numbers of rows; divide them again")
+    if (wrong := numbers[(numbers < 0) | (numbers >= count)]).size:
+        raise BadInput(f"{file}: names row {wrong[0]}, but rows are 0 to {count - 1}; divide the data set again")
+    return numbers.astype(np.int64)
 
 
 def _flbench_rows(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -162,6 +184,9 @@ def _flbench_rows(path: Path) -> tuple[np.ndarray, np.ndarray]:
     for names in STORED:
         if all((path / name).is_file() for name in names):
             x, y = (_read(path / name, lambda file: np.load(file, allow_pickle=False)) for name in names)
+            if not _are_paired(x, y.ravel()):
+                shapes = f"{[*x.shape]} and {[*y.shape]}"
+                raise BadInput(f"{path}: {' and '.join(names)} have the shapes {shapes}; give both one row an example")
             return x, y.ravel()
     if name := next((name for folder, name in TORCHVISION.items() if (path / folder).is_dir()), ""):
         from fedweave.data.sources.images import torchvision_datasets
@@ -200,7 +225,10 @@ def _tff_clients(file: Path, features: str, label: str) -> Iterator[tuple[str, A
             raise BadInput(f"{file}: is not a file of TensorFlow Federated; it has no group {GROUP}")
         for name, group in content[GROUP].items():
             usual = next((word for word in ("pixels", "image", "x") if word in group), "pixels")
-            x, y = (group[choose(word, group, f"{file}: {name}")][()] for word in (features or usual, label or "label"))
+            words = [choose(word, group, f"{file}: {name}") for word in (features or usual, label or "label")]
+            x, y = (group[word][()] for word in words)
+            if not _are_paired(x, y):
+                raise BadInput(f"{file}: {name}: {' and '.join(words)} are no arrays of one length; correct them")
             yield str(name), _as_texts(x), _as_texts(y.reshape(len(y)) if y.ndim == 2 and y.shape[1] == 1 else y)
 
 
@@ -209,15 +237,14 @@ def _as_texts(values: np.ndarray) -> Any:
     return [value.decode() for value in values] if values.dtype.kind in "SO" else values
 
 
-def _channels_first(x: list[Any]) -> Any:
+def _channels_first(x: np.ndarray) -> np.ndarray:
     """Images [n, h, w] or [n, h, w, c] of TensorFlow as [n, c, h, w]; other rows as they are."""
-    array = np.array(x)
-    if array.dtype.kind not in "biuf":
+    if x.dtype.kind not in "biuf":
         return x
-    return array[:, None] if array.ndim == 3 else np.moveaxis(array, -1, 1) if array.ndim == 4 else array
+    return x[:, None] if x.ndim == 3 else np.moveaxis(x, -1, 1) if x.ndim == 4 else x
 
 
-def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path, inputs: Any) -> ForeignRows:
+def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path, inputs: Any = lambda x: x) -> ForeignRows:
     """The rows of the clients that have rows in all parts."""
     names = [{name for name, x, _ in rows if len(x)} for rows in parts.values()]
     kept = set.intersection(*names)
@@ -233,7 +260,9 @@ def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path, inputs: A
                 split += [part] * len(own_x)
     lost = len(set.union(*names) - kept)
     note = f"{format_count(lost, 'client')} without {' or '.join(parts)} rows left out"
-    return ForeignRows(inputs(x), np.array(y), client, split if len(parts) > 1 else [], (note,) if lost else ())
+    advice = "rows have different shapes; give all rows of all clients one shape"
+    values, targets = (as_plain(rows, f"{path}: {name}", advice) for name, rows in (("x", x), ("y", y)))
+    return ForeignRows(inputs(values), targets, client, split if len(parts) > 1 else [], (note,) if lost else ())
 
 
 def _read(file: Path, read: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,14 +225,14 @@ def _warnings(
     """Warnings about the columns and rows of a table, one line each."""
     train = np.concatenate(arrangement.rows["train"])
     whole_rows = table[[*features]].notna().all(axis=1).to_numpy()
-    misread = data_warnings.find_misread_columns(table, preprocessing.columns, len(train))
-    others = [column for column in preprocessing.columns if not any(repr(column.name) in line for line in misread)]
+    misread = [data_warnings.find_misread_columns(table, [column], len(train)) for column in preprocessing.columns]
+    others = [column for column, found in zip(preprocessing.columns, misread, strict=True) if not found]
     return (
         *table.attrs.get(NOTES, ()),
         *data_warnings.find_codes(table.attrs.get(CODES, {}), features),
         *data_warnings.find_label_leakage(table, features, arrangement.labels, arrangement.numbers, train),
         *data_warnings.find_duplicates(dataset, arrangement.rows, whole_rows),
-        *misread,
+        *chain(*misread),
         *data_warnings.find_unseen(table, others, arrangement.rows),
         *data_warnings.find_infinite(table, preprocessing.columns),
     )

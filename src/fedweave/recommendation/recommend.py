@@ -18,6 +18,7 @@ from fedweave.comparison.results_folder import check_description, results_folder
 from fedweave.errors import BadInput, format_count
 from fedweave.methods import METHODS
 from fedweave.metrics import Margin
+from fedweave.own_data.argument_checks import as_python
 from fedweave.own_data.federation import Federation, check_federation
 from fedweave.recommendation import answers, budget, candidates, costs, finals, race, sentences
 from fedweave.recommendation import result as results_of
@@ -139,7 +140,9 @@ def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
     check_federation(federation, "recommend()")
     if len(data.splits(federation.partition_block)) > 1:
         raise BadInput("federation: it has several splits, and their clients differ; give `seed` in place of `seeds`")
-    rates, arguments = arguments["settings"] is None, {**arguments}
+    numbers = ("rounds", "seeds", "settings", "budget", "traffic", "train")
+    arguments = {**arguments, **{name: as_python(arguments[name]) for name in numbers}}
+    rates = arguments["settings"] is None
     if rates:
         arguments["settings"] = 1 if "lr" in arguments["train"] else search_spaces.RATE_COUNT
     for name in ("rounds", "seeds", "settings"):

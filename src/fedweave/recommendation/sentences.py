@@ -39,7 +39,8 @@ def lines(
     what to deploy; then the rest.
 
     Args:
-        under_trained: why the scores say nothing about collaboration; empty if they do.
+        under_trained: why the scores say nothing about collaboration; empty if they do. Without it, the lines
+            say what is gained by what is deployed, and at what cost.
     """
     deploy, benefit = deployment(answer), collaboration_benefit(answer, metric)
     if under_trained:
@@ -48,14 +49,17 @@ def lines(
     first = answer.board.iloc[0]  # best validation first
     best = f"{first['label']} is best on validation rows" if np.isfinite(first["validation"]) else ""
     parts = filter(None, [_capitalise(control), best])
-    sentences = [
-        Line("Best", ("; ".join(parts) + ".").removeprefix(".")),
-        Line("Does collaboration pay?", benefit),
-        Line("Deploy", deploy),
+    gains = [
         Line("For each client", client_gains(answer)),
         Line("A choice for each client", choice_gain(answer, metric)),
         Line("Equivalent to the best", equal_methods(answer, metric, higher_is_better)),
         Line("Cost", cost(answer)),
+    ]
+    sentences = [
+        Line("Best", ("; ".join(parts) + ".").removeprefix(".")),
+        Line("Does collaboration pay?", benefit),
+        Line("Deploy", deploy),
+        *(gains if not under_trained else ()),
         Line("Who learns from whom", structure(answer, metric)),
         Line("More rounds", more_rounds(slope, metric, higher_is_better)),
         Line("More data", more_data(rows, metric, higher_is_better)),

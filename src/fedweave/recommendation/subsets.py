@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedweave.data import Partition
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_count
 from fedweave.own_data.arrays import partition_block
 from fedweave.own_data.federation import Federation
 from fedweave.tensors.random_streams import stream
@@ -20,8 +20,8 @@ def drop_test_rows(federation: Federation) -> Federation:
     empty = [name for name, rows in zip(federation.names, federation.partition.val, strict=True) if not len(rows)]
     if empty:
         raise BadInput(
-            f"recommend(): {len(empty)} clients have no validation rows, such as {empty[0]!r}, and a race is decided "
-            'on them; give a split with some, such as shares={"train": 0.5, "val": 0.2, "test": 0.3}'
+            f"recommend(): {format_count(len(empty), 'client')} without validation rows, such as {empty[0]!r}, and a "
+            'race is decided on them; give a split with some, such as shares={"train": 0.5, "val": 0.2, "test": 0.3}'
         )
     partition = federation.partition
     no_rows = tuple(np.empty(0, dtype=np.int64) for _ in partition.test)

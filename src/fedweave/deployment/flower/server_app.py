@@ -43,7 +43,8 @@ def _run_rounds(spec: specification.AppSpec, grid: Grid, context: Context, statu
     """All rounds, as the configuration of the app says."""
     config = context.run_config
     status.rounds = spec.timeline.rounds
-    wait, timeout, least = (run_config.read_number(config, key) for key in ("wait", "timeout", "least"))
+    wait, timeout = (run_config.read_number(config, key) for key in ("wait", "timeout"))
+    least = run_config.read_count(config, "least")
     keys, channel = run_config.read_roster(config), FlowerChannel(grid, context, timeout)
-    registry = NodeRegistry(spec, channel, keys.clients, wait, int(least), say=status.say)
+    registry = NodeRegistry(spec, channel, keys.clients, wait, least, say=status.say)
     return Coordinator(spec, registry, status.folder, status.report_round).run()
