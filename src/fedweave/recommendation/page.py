@@ -65,13 +65,14 @@ def context(advice: Advice) -> dict[str, Any]:
     study = results.load_study(advice.folder)
     labels = dict(zip(advice.board["method"], advice.board["label"], strict=True))
     metric = str(advice.facts["metric"])
+    recommended = "" if advice.facts.get("under_trained") else advice.method
     return {
         "name": comparison.study.runs[0].info["dataset"],
         "answers": [(line.topic, *_split(line.text)) for line in advice.lines if line.topic in FIRST],
         "lines": [line for line in advice.lines if line.topic not in FIRST],
         "view": _first_screen(advice, study, metric),
         "styles": plots.assign_styles(list(advice.board["label"]), list(advice.board["label"])),
-        "predicts": read_description(advice.folder, study.runs[0].task).get("kind", "graph") != "graph",
+        "predicts": recommended and read_description(advice.folder, study.runs[0].task).get("kind", "graph") != "graph",
         "folder": shlex.quote(str(advice.folder)),
         "client": shlex.quote(str(comparison.clients[0])),
         "notes": advice.facts["notes"],
@@ -92,7 +93,7 @@ def context(advice: Advice) -> dict[str, Any]:
         "rows": [_format_share(row, metric) for row in advice.rows.to_dict("records")],
         "curve": _curve(advice, study, metric),
         "race": [_format_candidate(row, metric) for row in advice.race.to_dict("records")],
-        "recommended": advice.method,
+        "recommended": recommended,
         "facts": advice.facts,
         "margin": advice.facts["margin"],
     }
