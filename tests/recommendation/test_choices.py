@@ -56,10 +56,17 @@ def test_a_recommendation_says_who_would_choose_what(tmp_path) -> None:
     draws = np.random.default_rng(3)
     owner = np.repeat(np.arange(12), 200)
     x = draws.normal(size=(2400, 4)).astype(np.float32)
-    y = (x[:, 0] > 0).astype(int) ^ (owner >= 10)
+    y = (x.sum(1) + draws.normal(0, 2, 2400) > 0).astype(int) ^ (owner >= 10)
     federation = fw.Federation.from_arrays(x, y, client=owner)
     advice = fw.recommend(
-        federation, methods=["fedavg"], rounds=8, seeds=2, settings=1, budget=None, model="linear", out=tmp_path / "out"
+        federation,
+        methods=["fedavg"],
+        rounds=40,
+        seeds=2,
+        settings=3,
+        budget=None,
+        model="linear",
+        out=tmp_path / "out",
     )
     own = {*advice.choices, *advice.local_clients}
     assert advice.method == "local" or {str(name) for name in own} >= {"10", "11"}, str(advice)
