@@ -64,9 +64,8 @@ class CommandsInPanels(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """The command of this name; None if there is none."""
         command = super().get_command(ctx, cmd_name)
-        panels = [panel for panel, names in PANELS.items() if cmd_name in names]
-        if isinstance(command, TyperCommand | TyperGroup) and panels:
-            command.rich_help_panel = panels[0]
+        if isinstance(command, TyperCommand | TyperGroup):
+            command.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
         return command
 
 

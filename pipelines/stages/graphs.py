@@ -103,7 +103,7 @@ def _check_order(study: StudySpec, key: str, source: str, where: str) -> None:
     order = [*study.runs]
     if source == key:
         raise BadInput(f"{where}: this is the run itself; name another run")
-    if study.tune.trials and search_spaces.entries(study, key):
+    if search_spaces.has_search(study, key):
         raise BadInput(f"{where}: not trained yet when the values of this run are searched for; set tune.trials: 0")
     if order.index(source) > order.index(key):
         raise BadInput(f"{where}: it would be trained after the run that reads it; write {key} below {source}")

@@ -70,7 +70,7 @@ def run_searches(task: str) -> list[str]:
     """
     study = validate.load()
     kind: Any = rates if study.tune.sampler == search_spaces.RATES else search
-    keys = [key for key in runs(study, task) if study.tune.trials and search_spaces.entries(study, key)]
+    keys = [key for key in runs(study, task) if search_spaces.has_search(study, key)]
     longest = sorted((kind.open_search(study, key) for key in keys), key=_duration_key, reverse=True)
     unfinished = [one.key for one in longest if one.remaining_trials]
     workers = min(study.tune.workers, len(unfinished))

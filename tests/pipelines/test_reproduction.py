@@ -16,7 +16,7 @@ from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
 from tests.fake_results import write_study
 from tools.docs import claims, differences, figures, questions, reproduction
-from tools.docs.stored_numbers import CLIENTS, FOLDER, SIZES, TRAFFIC, client_scores, printed_rows
+from tools.docs.stored_numbers import CLIENTS, FOLDER, QUANTITIES, SIZES, client_scores, printed_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
@@ -131,7 +131,7 @@ def test_printed_sizes_are_those_of_the_papers(path: Path) -> None:
     """Every number that the paper prints of a data set or model, or of its traffic, stands beside ours."""
     paper, table = str(path.relative_to(ROOT / FOLDER)).removesuffix(".sizes.csv").split("/")
     for line in pd.read_csv(path, na_values=results.EMPTY).to_dict("records"):
-        beside = {name: line.get(f"{label}, printed", float("nan")) for name, label in (SIZES | TRAFFIC).items()}
+        beside = {name: line.get(f"{label}, printed", float("nan")) for name, label in QUANTITIES.items()}
         expected = {
             row.metric: row.mean
             for row in published.rows(paper)
@@ -140,7 +140,7 @@ def test_printed_sizes_are_those_of_the_papers(path: Path) -> None:
         }
         assert expected
         assert {name: value for name, value in beside.items() if value == value} == expected
-        assert all(line[(SIZES | TRAFFIC)[name]] > 0 for name in expected)
+        assert all(line[QUANTITIES[name]] > 0 for name in expected)
 
 
 def test_the_page_counts_the_sizes_that_agree() -> None:

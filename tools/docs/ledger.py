@@ -20,7 +20,7 @@ from fedweave.pipelines.processes import run_main
 from fedweave.results import published
 from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
-from tools.docs.stored_numbers import FOLDER, METRICS, SIZES, TRAFFIC, WEIGHTS_FILE, size_key
+from tools.docs.stored_numbers import FOLDER, METRICS, QUANTITIES, WEIGHTS_FILE, size_key
 from tools.pages import store
 
 CSV = FOLDER / "ledger.csv"
@@ -165,7 +165,7 @@ def _weights(row: published.Row) -> Iterator[Candidate]:
     """The stored weights of a graph at the printed stage."""
     for file in sorted((FOLDER / row.paper).glob(f"*{WEIGHTS_FILE}")):
         study = f"{row.paper}/{file.name.removesuffix(WEIGHTS_FILE)}"
-        table, key = pd.read_csv(file, index_col="key"), f"{row.method} {row.metric}"
+        table, key = _table(file), f"{row.method} {row.metric}"
         columns = {(column.table, column.setting) for column in printed_columns(study).values()}
         if (row.table, row.setting) in columns and key in table.index:
             ours = table.loc[key].rename({"ours": "mean"})
@@ -174,11 +174,17 @@ def _weights(row: published.Row) -> Iterator[Candidate]:
 
 def _sizes(row: published.Row) -> Iterator[Candidate]:
     """The stored size of a data set or of a model, or the traffic; of a reduced study, too, because it is the same."""
-    column, key = (SIZES | TRAFFIC).get(row.metric), size_key(row.dataset, row.setting, row.method)
+    column, key = QUANTITIES.get(row.metric), size_key(row.dataset, row.setting, row.method)
     for file in sorted((FOLDER / row.paper).glob(f"{row.table}*.sizes.csv")):
-        table = pd.read_csv(file, index_col="key", na_values=results.EMPTY)
+        table = _table(file)
         if key in table.index and column in table and np.isfinite(value := float(table.loc[key, column])):
             yield Candidate(f"{row.paper}/{file.name.partition('.')[0]}", SIZE, {"mean": value})
+
+
+@cache
+def _table(file: Path) -> pd.DataFrame:
+    """A stored table, read once for all its numbers."""
+    return pd.read_csv(file, index_col="key", na_values=results.EMPTY)
 
 
 @cache

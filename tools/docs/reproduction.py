@@ -23,7 +23,7 @@ from fedweave.results import marks, published
 from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
-from tools.docs.stored_numbers import CLIENTS, SIZES, TRAFFIC, WEIGHTS_FILE, printed_rows, size_key
+from tools.docs.stored_numbers import CLIENTS, QUANTITIES, SIZES, WEIGHTS_FILE, printed_rows, size_key
 from tools.pages import rewrite, store
 
 PAGE = Path("docs/reproduction.md")
@@ -93,7 +93,7 @@ def merge(study: str) -> None:
     printed = {row.metric for column in ledger.printed_columns(study).values() for row in published.column(column)}
     if printed & {*WEIGHTS}:
         store_weights(study)
-    if printed & (SIZES | TRAFFIC).keys():
+    if printed & QUANTITIES.keys():
         merge_sizes(study)
     if not printed or printed - SIZES.keys() - {*WEIGHTS}:
         merge_board(study)
@@ -136,14 +136,13 @@ def merge_sizes(study: str) -> None:
     if target.is_file():
         old = pd.read_csv(target, dtype=str, keep_default_na=False)
         lines = {line["key"]: line for line in old.to_dict("records")}
-    columns = SIZES | TRAFFIC
-    for row in rows[rows["quantity"].isin(columns) & rows["printed"].notna()].to_dict("records"):
-        block, name = blocks[row["task"]], columns[row["quantity"]]
+    for row in rows[rows["quantity"].isin(QUANTITIES) & rows["printed"].notna()].to_dict("records"):
+        block, name = blocks[row["task"]], QUANTITIES[row["quantity"]]
         column = published.reference(block, row["dataset"], row["setting"])
         key = size_key(column.dataset, column.setting, block.get("row", ""))
         line = lines.setdefault(key, {"key": key, "data set, setting": key})
         line |= {name: _shorten(row["value"]), f"{name}, printed": _shorten(row["printed"])}
-    names = [column for name in columns.values() for column in (name, f"{name}, printed")]
+    names = [column for name in QUANTITIES.values() for column in (name, f"{name}, printed")]
     present = [name for name in names if any(name in line for line in lines.values())]
     table = pd.DataFrame([lines[key] for key in sorted(lines, key=_natural_sort_key)])
     table = table[["key", "data set, setting", *present]].fillna(results.EMPTY)

@@ -19,7 +19,7 @@ WEIGHTS_FILE = ".weights.csv"  # ending of the file with weights of a graph at a
 SCORES = ("mean", "std", "published_mean", "published_std")
 METRICS = ("accuracy", "mse", "test_acc_pct", "test_mse_x1e-3")  # any other metric is a part of its row's name
 UNITS = {"mse": 1e3}  # metric -> factor from the files' unit to the page's; 1 for all others
-# Printed quantity -> column of the files with sizes of data sets and models, and with what clients send and receive.
+# Printed quantity -> column of the files with sizes of data sets and models; `QUANTITIES` has the traffic, too.
 SIZES = {
     "num_clients": "clients",
     "num_classes": "classes",
@@ -29,7 +29,7 @@ SIZES = {
     "heterogeneity_js_median": "heterogeneity",
     "num_parameters": "parameters",
 }
-TRAFFIC = {"comm_cost_MB": "MiB"}
+QUANTITIES = {**SIZES, "comm_cost_MB": "MiB"}  # the traffic takes a training
 Row = dict[str, Any]
 Group = dict[str, Row]  # by method
 Board = dict[str, Group]  # by "data set, setting"

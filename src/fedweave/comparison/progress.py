@@ -115,7 +115,7 @@ def estimate(prepared: repetition.PreparedRun, study: StudySpec) -> float:
 
 def _count_searches(study: StudySpec) -> int:
     """How many runs have a search: not those whose learning rate the caller gave."""
-    return sum(bool(search_spaces.entries(study, key)) for key in study.runs) if study.tune.trials else 0
+    return sum(search_spaces.has_search(study, key) for key in study.runs)
 
 
 def measure_rounds(prepared: repetition.PreparedRun, seed: int, count: int) -> list[float]:

@@ -31,7 +31,7 @@ def tune_runs(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dic
         return {key: {} for key in study.runs}
     with_optuna = study.tune.sampler != search_spaces.RATES
     search, read_record = _import_search(study.tune.trials) if with_optuna else (rates, rates.search_record)
-    keys = [key for key in study.runs if search_spaces.entries(study, key)]
+    keys = [key for key in study.runs if search_spaces.has_search(study, key)]
     inputs = tuple(plan.inputs)
 
     def root(key: str) -> Path:

@@ -72,7 +72,8 @@ def read_leaf(path: Path, field: int | None = None, shape: Sequence[int] | None 
     if isinstance(field, bool) or not isinstance(field, int | np.integer | None):
         raise BadInput(f"field: {format_value(field)} must be a whole number, as field=4 of Sent140")
     parts = {part: [*_leaf_clients(listed, field)] for part, listed in files.items()}
-    return _join(parts, path, lambda rows: rows if shape is None else _reshape(rows, shape, path, np.float64))
+    found = _join(parts, path)
+    return found if shape is None else found._replace(x=_reshape(found.x, shape, path, np.float64))
 
 
 def _leaf_clients(files: Iterable[Path], field: int | None) -> Iterator[tuple[str, Any, Any]]:
@@ -208,7 +209,8 @@ def read_tff(path: Path, features: str, label: str) -> ForeignRows:
     """
     files = _tff_files(path) if path.is_dir() else {"": path}
     parts = {part: _read(file, lambda file: [*_tff_clients(file, features, label)]) for part, file in files.items()}
-    return _join(parts, path, _channels_first)
+    found = _join(parts, path)
+    return found._replace(x=_channels_first(found.x))
 
 
 def _tff_files(folder: Path) -> dict[str, Path]:
@@ -244,7 +246,7 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
     return x[:, None] if x.ndim == 3 else np.moveaxis(x, -1, 1) if x.ndim == 4 else x
 
 
-def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path, inputs: Any = lambda x: x) -> ForeignRows:
+def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path) -> ForeignRows:
     """The rows of the clients that have rows in all parts."""
     names = [{name for name, x, _ in rows if len(x)} for rows in parts.values()]
     kept = set.intersection(*names)
@@ -262,7 +264,7 @@ def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path, inputs: A
     note = f"{format_count(lost, 'client')} without {' or '.join(parts)} rows left out"
     advice = "rows have different shapes; give all rows of all clients one shape"
     values, targets = (as_plain(rows, f"{path}: {name}", advice) for name, rows in (("x", x), ("y", y)))
-    return ForeignRows(inputs(values), targets, client, split if len(parts) > 1 else [], (note,) if lost else ())
+    return ForeignRows(values, targets, client, split if len(parts) > 1 else [], (note,) if lost else ())
 
 
 def _read(file: Path, read: Any) -> Any:

@@ -165,9 +165,8 @@ def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
         return Answer("Deploy", "Open", reason or "without Local, nothing shows what collaboration is worth", "")
     if pays != "Yes":
         return Answer("Deploy", LOCAL, "no method is shown to be better, and it sends nothing", "open")
-    better = board[board["vs_local"] == "better"]
-    as_good = board["mark"].isin(["best", "lead", "equivalent"])
-    equal = board[as_good & (board["vs_local"] == "better")]
+    is_better, as_good = board["vs_local"] == "better", board["mark"].isin(["best", "lead", "equivalent"])
+    better, equal = board[is_better], board[is_better & as_good]
     if equal.empty:
         which = "the only method" if len(better) == 1 else f"the first of {len(better)} methods"
         return Answer("Deploy", str(better["method"].iloc[0]), f"{which} that is shown to be better than Local", "win")

@@ -53,6 +53,11 @@ def entries(study: StudySpec, key: str) -> dict[str, Any]:
     return {name: entry for name, entry in (study.tune.spaces.get(item.method) or {}).items() if name not in fixed}
 
 
+def has_search(study: StudySpec, key: str) -> bool:
+    """Whether settings of a run are searched for."""
+    return bool(study.tune.trials and entries(study, key))
+
+
 def has_rate(method: str) -> bool:
     """Whether the clients of a method have a learning rate: not where they draw no minibatches. A method whose code is
     not loaded, as where results are read, is taken to have one.
