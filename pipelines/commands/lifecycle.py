@@ -87,7 +87,8 @@ def refresh(
     _check_begun(life, places)
     with relocate(places | {"methods": "--method"}):
         opened = fw.Lifecycle.begin(life, **given) if given else fw.Lifecycle(life)
-    outcomes = opened.refresh(accept or ())
+    with relocate({"accept": "--accept"}):
+        outcomes = opened.refresh(accept or ())
     print("\n".join(map(str, outcomes)) or f"{life}: nothing new")
     if line := delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER):
         print(line)

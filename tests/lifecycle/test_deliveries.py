@@ -173,6 +173,8 @@ def test_a_file_that_is_being_written_waits_and_what_is_right_can_be_accepted(tm
     aside = put_aside(tmp_path)
     assert "'maybe' is new" in aside.reason
     assert Deliveries(tmp_path / "life", TERMS).quarantined == (aside,)  # nothing is left of the cut file
+    with pytest.raises(BadInput, match=r"accept: .*a-3\.csv' is unknown; did you mean '.*a-2\.csv'"):
+        take(tmp_path, accept=[str(tmp_path / "a-3.csv")])
     arrival = arrive(tmp_path, accept=[str(tmp_path / "a-2.csv")])
     assert arrival.new == 60
     assert "'maybe' is new" in arrival.notes[0]

@@ -224,6 +224,13 @@ def test_categories_of_numbers_stay_categories_in_a_file(tmp_path: Path) -> None
     assert str(few.preprocessing) == "shop: category, 5 values, one column each (others: zeros)"
 
 
+def test_half_floats_of_arrow_are_numbers() -> None:
+    """Arrow can neither sort nor count them."""
+    halves, singles = (TABLE.assign(days=TABLE["days"].astype(kind)) for kind in ("halffloat[pyarrow]", "float16"))
+    read, other = (fw.Federation.from_pandas(table, **NAMES).preprocessing for table in (halves, singles))
+    assert str(read) == str(other)
+
+
 @pytest.mark.parametrize("other", ["1.0", "01"])
 def test_classes_that_are_one_number_are_named(other: str, tmp_path: Path) -> None:
     TABLE.assign(died=[["0", "1", other][i % 3] for i in range(COUNT)]).to_csv(tmp_path / "rows.csv", index=False)

@@ -119,7 +119,8 @@ class Deliveries:
             columns: (option, name) of columns that the first reading must have, as `LifeTraining.named_columns`.
 
         Raises:
-            BadInput: the first reading is damaged or lacks a column, or the ledger is damaged.
+            BadInput: the first reading is damaged or lacks a column, the ledger is damaged, or nothing that was put
+                aside has a name in `accept`.
             Busy: another process is taking deliveries.
         """
         with lock(self.folder, "deliveries"):
@@ -128,6 +129,7 @@ class Deliveries:
             self._check_terms()
             is_past = not self.ledger.has_past
             aside = {entry.digest: entry for entry in self.quarantined}
+            _check_accepted(accept, [*aside.values()])
             for reading in readings:
                 ledger, is_accepted = self.ledger, any(_is_named(reading, name) for name in accept)
                 if reading.digest not in ledger.seen and (reading.digest not in aside or is_accepted):
@@ -385,7 +387,14 @@ class Deliveries:
         return rows.assign(**plain)
 
 
-def _is_named(reading: Reading, name: str) -> bool:
+def _check_accepted(names: Sequence[str], aside: Sequence[Quarantined]) -> None:
+    """Refuse a name that nothing in quarantine has."""
+    for name in names:
+        if not any(_is_named(entry, name) for entry in aside):
+            choose(name, {entry.name for entry in aside}, "accept")
+
+
+def _is_named(reading: Reading | Quarantined, name: str) -> bool:
     return name == reading.name or (len(name) >= 6 and reading.digest.startswith(name))
 
 

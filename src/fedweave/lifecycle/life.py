@@ -125,7 +125,8 @@ class Lifecycle:
             accept: name of a reading that was put aside, whose values are right, or several.
 
         Raises:
-            BadInput: the source does not answer, or its first reading is damaged or lacks a column.
+            BadInput: the source does not answer, its first reading is damaged or lacks a column, or nothing that was
+                put aside has a name in `accept`.
             Busy: another process is at it.
         """
         source, columns = self.settings.source, self.settings.training.named_columns

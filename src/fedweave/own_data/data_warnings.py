@@ -106,12 +106,14 @@ def _explain_numbers(values: np.ndarray, targets: np.ndarray, half: int) -> str:
 
 def _bin_values(column: "pd.Series[Any]", half: int) -> np.ndarray:
     """Number of the value, or of the interval, of each row [M]; 0 is a missing value."""
-    from pandas.api import types
+    import pandas as pd
 
-    codes, values = column.factorize()
-    if not types.is_numeric_dtype(column) or len(values) <= BINS:
-        return np.asarray(codes) + 1
+    if not pd.api.types.is_numeric_dtype(column):
+        return np.asarray(column.factorize()[0]) + 1
     numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    codes, values = pd.factorize(numbers)
+    if len(values) <= BINS:
+        return np.asarray(codes) + 1
     finite = numbers[:half][np.isfinite(numbers[:half])]
     bins = min(BINS, half // 2)
     edges = np.unique(np.quantile(finite, np.linspace(0, 1, bins + 1)[1:-1])) if len(finite) else finite
