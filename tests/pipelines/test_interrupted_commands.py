@@ -22,8 +22,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 from fedweave.pipelines.commands.main import program
 program()
 """
-# Rounds of a twentieth of a second: a Ctrl-C after the second one comes long before the tenth.
-SETTINGS = ["--rounds", "10", "--set", "train.checkpoint=1", "--set", "train.epochs=10"]
+# A pause after every checkpoint: a Ctrl-C after the second one comes long before the tenth.
+WITH_PAUSES = """
+import time
+from fedweave.runs import repetition
+save = repetition.save
+def save_and_wait(*args):
+    save(*args)
+    time.sleep(0.1)
+repetition.save = save_and_wait
+"""
+SETTINGS = ["--rounds", "10", "--set", "train.checkpoint=1"]
 RUN = ["run", "--method", "fedavg", *SETTINGS, "--set", "model.name=mlp"]
 COMPARE = [
     "compare",
@@ -54,8 +63,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(*words: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", IN_TERMINAL, *words]
+def start(*words: str, before: str = "") -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", before + IN_TERMINAL, *words]
     return subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True)
 
 
@@ -64,7 +73,7 @@ def interrupt(*words: str, sign: str) -> str:
 
     It must end with 130, and with no traceback of any process.
     """
-    with start(*words) as process:
+    with start(*words, before=WITH_PAUSES) as process:
         assert until(lambda: next(Path().glob(sign), None) is not None or process.poll() is not None, 120, 0.01)
         os.killpg(process.pid, signal.SIGINT)
         errors = process.communicate(timeout=60)[1]

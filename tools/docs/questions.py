@@ -193,7 +193,8 @@ def _compare(
     higher, margin = METRICS[metric].higher_is_better, default_margin(metric)
     if pairs is None:
         return statistics.compare_to_controls(scores, CONTROLS, higher, margin)
-    return statistics.compare_pairs(scores, pairs, higher, margin)
+    # Nothing of a pair that is drawn is used here: interval and p are those of Student's distribution.
+    return statistics.compare_pairs(scores, pairs, higher, margin, draws=1)
 
 
 def why_no_verdict(study: str, key: str, first: str, second: str) -> str:
