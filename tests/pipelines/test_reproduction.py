@@ -126,6 +126,20 @@ def test_printed_weights_are_those_of_the_paper() -> None:
     assert {name: row["mean"] for name, row in board["cifar100, grouped-s0.8/first"].items()} == {**first["printed"]}
 
 
+def test_shares_of_the_group_are_those_of_the_board_and_the_paper() -> None:
+    """Three of the nineteen others are in a client's group."""
+    table = pd.read_csv(ROOT / FOLDER / "fedaghn/app_table2-reduced.graph.csv", index_col="key")
+    board = pd.read_csv(ROOT / "docs/boards/graphs.csv")
+    board = board[board["task"] == "cifar100-grouped"].set_index("method").loc[table.index]
+    assert {**table["AUC"]} == {**board["group_auc"].round(2)}
+    assert {**table["on the group, %"]} == {**(100 * board["group_mass"]).round(1)}
+    assert {**table["score"]} == {**board["mean"].round(1)}
+    weights = printed_rows("fedaghn/appendix_table2")["cifar100, grouped-s0.8/final"]
+    for name, paper in (("CFL", "CFL"), ("HeurFedAMP", "H-FedAMP"), ("FedAGHN", "FedAGHN")):
+        similar, other = (weights[f"{paper} collab_weight_{kind}"]["mean"] for kind in ("similar", "other"))
+        assert table.iloc[:, -1][name] == round(100 * 3 * similar / (3 * similar + 16 * other), 1)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / FOLDER).rglob("*.sizes.csv")), ids=lambda path: path.stem)
 def test_printed_sizes_are_those_of_the_papers(path: Path) -> None:
     """Every number that the paper prints of a data set or model, or of its traffic, stands beside ours."""
