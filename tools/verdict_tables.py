@@ -4,7 +4,6 @@
 `python -m tools.verdict_tables` puts them into the page.
 """
 
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -15,18 +14,12 @@ from tools.pages import rewrite
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "comparison.md"
 FOLDER = ROOT / "docs" / "verdicts"
-BLOCK = re.compile(r"(<!-- verdicts: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TITLES = {"differences": "intervals of differences", "means": "intervals of means"}
 
 
 def main() -> None:
-    """Rewrite the page if its tables differ from the files."""
-    rewrite(PAGE, fill_tables)
-
-
-def fill_tables(text: str) -> str:
-    """The text of the page with the current tables."""
-    return BLOCK.sub(lambda block: block[1] + table(block[2]) + block[3], text)
+    """Rewrite the page."""
+    rewrite(PAGE, verdicts=table)
 
 
 def table(name: str) -> str:

@@ -6,7 +6,6 @@ pages; rows of tasks that were not run stay
 python -m tools.docs.boards             rewrite the pages
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from tools.pages import rewrite, store, with_others
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"), Path("docs/adapters-study.md"))
-BLOCK = re.compile(r"(<!-- board: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # study, task
 FILES = {".csv": "leaderboard.csv", ".controls.csv": "controls.csv"}
 COLUMNS = {
     "rank": "",
@@ -58,7 +56,7 @@ def main(*studies: str) -> None:
     for study in studies:
         copy_board(study)
     for page in PAGES:
-        rewrite(page, fill_blocks)
+        rewrite(page, board=board)
 
 
 def copy_board(study: str) -> None:
@@ -84,11 +82,6 @@ def _read(study: str, name: str) -> pd.DataFrame:
     if not source.is_file():
         raise BadInput(f"{source}: does not exist yet; make it with: fedweave study use {study} && dvc repro")
     return pd.read_csv(source, **READING)
-
-
-def fill_blocks(page: str) -> str:
-    """The text of a page with the current leaderboards in its blocks."""
-    return BLOCK.sub(lambda match: match[1] + board(match[2], match[3]) + match[4], page)
 
 
 def board(study: str, task: str) -> str:

@@ -8,6 +8,7 @@ python -m tools.docs.reproduction             rewrite the pages
 """
 
 import re
+from collections.abc import Callable
 from os.path import commonpath
 from pathlib import Path
 
@@ -29,7 +30,6 @@ from tools.pages import rewrite, store
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
 TABLES = PAGE.with_suffix("")
-BLOCK = re.compile(r"(<!-- (study|method|claims|numbers|differences): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 COLUMNS = (
     "dataset",
     "setting",
@@ -62,7 +62,7 @@ def main(*studies: str) -> None:
     for study in studies:
         merge(study)
     for page in (*pages(), *sorted(METHODS.glob("*.md"))):
-        rewrite(page, fill_blocks)
+        rewrite(page, **BLOCKS)
     ledger.main()
     for line in figures.problems(*(page.read_text(encoding="utf-8") for page in pages())):
         print(line)
@@ -71,18 +71,6 @@ def main(*studies: str) -> None:
 def pages() -> tuple[Path, ...]:
     """The page of claims, and the page of each paper."""
     return PAGE, *(TABLES / f"{paper}.md" for paper in published.PAPERS)
-
-
-def fill_blocks(page: str) -> str:
-    """The text of a page with the current tables in its blocks."""
-    tables = {
-        "study": table,
-        "method": method_table,
-        "claims": lambda name: claims.table(),
-        "numbers": number_table,
-        "differences": differences.table,
-    }
-    return BLOCK.sub(lambda match: match[1] + tables[match[2]](match[3]) + match[4], page)
 
 
 def merge(study: str) -> None:
@@ -269,6 +257,14 @@ def _line(row: dict) -> str:
     cell = results.EMPTY if np.isnan(gap) else f"**{difference}**" if _is_different(row) else difference
     return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {cell} | {row['seeds']} |\n"
 
+
+BLOCKS: dict[str, Callable[[str], str]] = {
+    "study": table,
+    "method": method_table,
+    "claims": lambda name: claims.table(),
+    "numbers": number_table,
+    "differences": differences.table,
+}
 
 if __name__ == "__main__":
     run_main(main)
