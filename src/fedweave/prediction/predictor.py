@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedweave import data, exported_model
+from fedweave.data.base import default_names
 from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.models import MODELS
@@ -273,4 +274,4 @@ def select_own_rows(run: Run, rows: Any, client: str) -> Any:
 def _client_names(info: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the clients of a run, from its run.json; numbers where it has none."""
     names = info.get("client_names")
-    return tuple(names) if names else tuple(f"client {i}" for i in range(int(info.get("clients", 0))))
+    return tuple(names) if names else default_names(int(info.get("clients", 0)))

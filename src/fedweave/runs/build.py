@@ -53,7 +53,8 @@ class PreparedRun:
         device: where tensors are.
         point: the evaluation point that is reported, "pre" or "post".
         note: the note of the data set.
-        names, group_names: of clients and of groups, or none.
+        names: of the clients.
+        group_names: of the groups, or none.
         units: unit of each client, or none.
         classes: names of the classes, or none.
         categories: codes of each input column, 0 for a number; empty if all are numbers.
@@ -213,7 +214,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         divergence = torch.from_numpy(jensen_shannon(target_shares(method.task, federation)))
         federation = replace(federation, divergence=divergence)
     row_checks.check_edges(run, len(method.task.layers), federation.clients)
-    if control := graph_controls.build(run, method, federation, partition.names):
+    if control := graph_controls.build(run, method, federation, partition.client_names):
         method = replace(method, control=control)
 
     set_precision(device, run.train.precision == "tf32")
@@ -230,7 +231,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         device,
         point,
         dataset.note,
-        partition.names,
+        partition.client_names,
         partition.group_names,
         partition.units,
         dataset.class_names or tuple(map(str, range(dataset.classes))),
