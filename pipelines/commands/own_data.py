@@ -112,7 +112,7 @@ def compare(
     Example: fedweave compare flights.csv --client dest --label late --time time_hour --out flights/
     """
     _check_results_spare(file, out)
-    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    plugins.load_option(uses)
     chosen = split_settings(settings or [], metric)
     listed = [
         *build_methods(opt.split_words(methods or [METHODS_DEFAULT]), chosen.methods),
@@ -260,7 +260,7 @@ def load_result(folder: Path, method: str, uses: list[str] | None) -> tuple["fw.
     """
     from fedweave.recommendation.result import FACTS, FOLDER, Recommendation
 
-    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    plugins.load_option(uses)
     comparison = fw.load(folder)
     if method:
         return comparison[choose(method, comparison.methods, "--method")], "as --method says"

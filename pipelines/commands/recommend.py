@@ -57,7 +57,7 @@ def recommend(
 
     Example: fedweave recommend flights.csv --client dest --label late --time time_hour --budget 10min --out advice/
     """
-    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    plugins.load_option(uses)
     chosen = own_data.split_settings(settings or [], metric)
     if chosen.evaluate:
         name = next(iter(chosen.evaluate))

@@ -132,7 +132,7 @@ def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dic
         BadInput: for an unknown study, base task or method, or a plug-in that cannot be loaded.
     """
     own = overlay(name, folder)
-    used = own.pop("uses", {}) | plugins.resolve_paths(list(uses), "--uses")
+    used = own.pop("uses", {}) | plugins.resolve_paths(list(uses), plugins.OPTION)
     plugins.load(used.values())
     head = {"study": title(name), "about": own.pop("about", ""), **({"uses": used} if used else {})}
     if "runs" in own:  # the file is a full params.yaml already
