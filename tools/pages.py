@@ -75,4 +75,9 @@ def store(rows: pd.DataFrame, path: Path, digits: int = 6) -> None:
 def markdown(lines: Sequence[Sequence[str]]) -> str:
     """A table: the first line is its header; the first column stands left, the others right."""
     header, *rows = lines
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, ["---", *["--:"] * (len(header) - 1)], *rows))
+    return join_cells([header, ["---", *["--:"] * (len(header) - 1)], *rows])
+
+
+def join_cells(lines: Iterable[Iterable[str]]) -> str:
+    """Lines of a table whose second one says how the columns stand."""
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks import drift, promotions
-from tools.pages import rewrite
+from tools.pages import join_cells, rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "promotions.md"
@@ -32,7 +32,7 @@ def table(name: str) -> str:
     ]
     lines = [columns, ["---" if column == "scores" else "--:" for column in columns]]
     lines += [[_cell(name, column, row) for column in columns] for row in rows.to_dict("records")]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return join_cells(lines)
 
 
 def _cell(name: str, column: str, row: dict[str, float]) -> str:

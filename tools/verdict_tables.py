@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.verdicts import FACTORS, INTERVALS, breaks
-from tools.pages import rewrite
+from tools.pages import join_cells, rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "comparison.md"
@@ -34,7 +34,7 @@ def table(name: str) -> str:
         levels = [f"{row[factor]:g}" if isinstance(row[factor], float) else str(row[factor]) for factor in factors]
         shares = [_share(row[column], studies, column not in INTERVALS and name != "power") for column in measured]
         lines.append([*levels, *shares])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return join_cells(lines)
 
 
 def _share(value: float, studies: int, is_claim: bool) -> str:

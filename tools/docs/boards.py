@@ -21,7 +21,7 @@ from fedweave.results.formats import format_score
 from fedweave.results.marks import SYMBOLS
 from tools.docs import claims
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import rewrite, store, with_others
+from tools.pages import join_cells, rewrite, store, with_others
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"), Path("docs/adapters-study.md"))
@@ -96,7 +96,7 @@ def board(study: str, task: str) -> str:
     columns = dict([*COLUMNS.items()][:4]) | (LATE if late else {}) | COLUMNS
     lines = [columns, dict.fromkeys(columns, "--:") | {"method": "---"}]
     lines += [line | late.get(line["method"], {}) for line in cells]
-    return "".join(f"| {' | '.join(line.get(key, '') for key in columns)} |\n" for line in lines)
+    return join_cells([line.get(key, "") for key in columns] for line in lines)
 
 
 def _late_cells(study: str, task: str) -> dict[str, dict[str, str]]:

@@ -25,7 +25,7 @@ from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
 from tools.docs.stored_numbers import CLIENTS, QUANTITIES, SIZES, WEIGHTS_FILE, printed_rows, size_key
-from tools.pages import rewrite, store
+from tools.pages import markdown, rewrite, store
 
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
@@ -172,8 +172,7 @@ def _shorten(number: float) -> str:
 def number_table(name: str) -> str:
     """A table of other numbers than scores, docs/reproduction/<name>.csv, as Markdown, without its column `key`."""
     rows = pd.read_csv(TABLES / f"{name}.csv", dtype=str, keep_default_na=False).drop(columns="key")
-    lines = [rows.columns, ["---", *["--:"] * (len(rows.columns) - 1)], *rows.to_numpy()]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return markdown([rows.columns, *rows.to_numpy()])
 
 
 def table(study: str) -> str:
@@ -198,8 +197,7 @@ def _matrix(name: str, columns: str, rows: pd.DataFrame) -> str:
     labels = [column.removeprefix(prefix) for column in names]
     seeds = " to ".join(map(str, sorted({rows["seeds"].min(), rows["seeds"].max()})))
     head = f"{name}{', ' + prefix[:-1] if labels != names else ''} ({seeds} seed{'s' if seeds != '1' else ''})"
-    lines = [(head, *labels), ("---", *["--:"] * len(labels)), *cells.itertuples(name=None)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown([(head, *labels), *cells.itertuples(name=None)])
 
 
 def _natural_sort_key(name: str) -> list[str]:
