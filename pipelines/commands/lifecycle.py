@@ -46,7 +46,7 @@ def refresh(
     ] = None,
     model: Annotated[str, typer.Option(help="client model")] = "",
     rounds: Annotated[int, typer.Option(help="rounds of a training; default: 50", show_default=False)] = 0,
-    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
+    metric: own_data.Metric = "",
     margin: own_data.Margin = "",
     patience: Annotated[
         int, typer.Option(help="deliveries after which a challenger is given up; default: 90", show_default=False)

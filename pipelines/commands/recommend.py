@@ -48,7 +48,7 @@ def recommend(
             show_default=False,
         ),
     ] = None,
-    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
+    metric: own_data.Metric = "",
     margin: own_data.Margin = "",
     settings: own_data.Settings = None,
     uses: Uses = None,
