@@ -7,7 +7,6 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -134,9 +133,8 @@ def without_pictures_of_labels() -> Iterator[None]:
         yield
 
 
-@contextmanager
 def _same_methods() -> Iterator[None]:
-    """The table of methods as before: contestants are listed in it while they are compared."""
+    """The table of methods is the same afterwards: contestants are listed in it while they are compared."""
     from fedweave.methods import METHODS
 
     before = dict(METHODS)
@@ -145,18 +143,8 @@ def _same_methods() -> Iterator[None]:
     METHODS.update(before)
 
 
-@pytest.fixture
-def keep_methods() -> Iterator[None]:
-    """The table of methods is the same after a test."""
-    with _same_methods():
-        yield
-
-
-@pytest.fixture(scope="module")
-def keep_methods_of_module() -> Iterator[None]:
-    """The table of methods is the same after a module."""
-    with _same_methods():
-        yield
+keep_methods = pytest.fixture(_same_methods)  # after a test
+keep_methods_of_module = pytest.fixture(_same_methods, scope="module")
 
 
 @pytest.fixture

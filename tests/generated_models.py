@@ -20,9 +20,9 @@ GENERATED = {
 }
 
 
-def fixture(name: str, rounds: int = 2, **overrides: object) -> tuple[GeneratedModels, Clients, State]:
+def fixture(name: str, rounds: int = 2, kind: str = "", **overrides: object) -> tuple[GeneratedModels, Clients, State]:
     """The method of the last stage and the state after some rounds of every stage."""
-    kind = GENERATED[name]
+    kind = kind or GENERATED[name]
     task, federation = (make() for make in tiny.TASKS[kind])
     method = tiny.method(name, task, kind, **overrides)
     *_, report = run(method, federation, Settings(rounds=rounds, seed=2), Loop())

@@ -129,11 +129,11 @@ def rows_of(clients: int = 3, classes: int = 3) -> fw.Federation:
     return fw.Federation.from_arrays(x.astype(np.float32), y, client=owner.tolist(), name="toy", normalize="none")
 
 
-def graphs_of(clients: int = 3) -> fw.Federation:
+def graphs_of() -> fw.Federation:
     """Clients with a small graph of their own."""
     draws = np.random.default_rng(1)
     graphs = []
-    for i in range(clients):
+    for i in range(3):
         nodes = 14 + 4 * i
         edges = np.stack([np.arange(nodes), (np.arange(nodes) + 1) % nodes])
         graphs.append((draws.normal(size=(nodes, 5)).astype(np.float32), edges, draws.integers(2, size=nodes)))

@@ -42,6 +42,15 @@ DIGITS = {
 }
 
 
+# A program that holds the lock of its folder.
+HOLD = """import time
+from fedweave.pipelines.launching import locking
+with locking.hold():
+    print(1)
+    time.sleep(99)
+"""
+
+
 def free_port() -> int:
     """A port of loopback without a listener."""
     with socket.socket() as probe:

@@ -13,6 +13,7 @@ from fedweave.data import DATASETS
 from fedweave.errors import BadInput
 from fedweave.lifecycle.drift import DriftSettings
 from tools import dataset_table, promotion_tables, study_gallery, verdict_tables
+from tools.pages import fill
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -128,7 +129,7 @@ def test_a_page_without_a_marker_for_the_table_is_refused():
 
 def test_the_tables_of_false_claims_are_those_of_the_files():
     text = verdict_tables.PAGE.read_text(encoding="utf-8")
-    assert verdict_tables.fill_tables(text) == text, "run: python -m tools.verdict_tables"
+    assert fill(text, verdicts=verdict_tables.table) == text, "run: python -m tools.verdict_tables"
 
 
 def test_no_cell_makes_more_false_claims_than_it_may():
@@ -142,7 +143,7 @@ def test_no_cell_makes_more_false_claims_than_it_may():
 def test_the_tables_of_false_promotions_are_those_of_the_files() -> None:
     """So are the numbers in the sentences; only cells that are said to be above the level have the mark (!)."""
     text = promotion_tables.PAGE.read_text(encoding="utf-8")
-    assert promotion_tables.fill_tables(text) == text, "run: python -m tools.promotion_tables"
+    assert fill(text, promotions=promotion_tables.table) == text, "run: python -m tools.promotion_tables"
     with (promotion_tables.FOLDER / "false.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     limits = {(row["scores"], int(row["clients"])): float(row["promotions"]) for row in rows if row["scores"] in LIMITS}

@@ -43,6 +43,11 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64)
 
 
+def seeded_numbers(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Normal draws that are the same in every call, in double precision."""
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
 # Small and quick constructor arguments; a method without an entry has its defaults.
 ARGUMENTS: dict[str, dict] = {
     "pfedhn": {"width": 16, "hidden": 1, "server_lr": 0.1},

@@ -15,8 +15,8 @@ from fedweave.data import DATASETS
 from fedweave.data.sources.origins import CATALOGUE, FileSet
 from fedweave.data.sources.packaged import PACKAGED
 from fedweave.errors import BadInput
+from fedweave.files.atomic import write_atomic
 from fedweave.study.spec import read_yaml
-from tools.pages import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "datasets" / "README.md"
@@ -29,12 +29,12 @@ BUNDLED = ("digits", "digits-graph", "digits-sites")  # scikit-learn has the ima
 
 
 def main() -> None:
-    """Rewrite the page if its table differs from the code.
+    """Rewrite the page.
 
     Raises:
         BadInput: the page has no place for the table.
     """
-    rewrite(PAGE, fill_table)
+    write_atomic(PAGE, fill_table(PAGE.read_text(encoding="utf-8")))
 
 
 def fill_table(text: str) -> str:

@@ -5,7 +5,6 @@ written by hand and is kept.
 """
 
 import json
-import re
 from pathlib import Path
 from types import UnionType
 from typing import Literal, Union, get_args, get_origin
@@ -16,12 +15,12 @@ from fedweave.methods import METHODS
 from fedweave.own_data.options import DataFields
 from fedweave.settings import REQUIRED, Setting, describe
 from fedweave.study.schema import EvaluateSpec, TrainSpec, TuneSpec
+from tools.pages import fill, find_blocks, rewrite
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "methods"
 # Tables of the blocks of a study, and of the options of one's own data.
 BLOCKS = {"train": TrainSpec, "evaluate": EvaluateSpec, "tune": TuneSpec, "data": DataFields}
 BLOCK_PAGES = [PAGES.parent / name for name in ("settings.md", "own-data/options.md")]
-TABLE = re.compile(r"(<!-- settings: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 OPTIONAL = (Union, UnionType)  # of settings that may be null, the kind before None
 HEADER = "| setting | default | values | search | meaning |\n|---|---|---|---|---|\n"
 SERVER = """
@@ -42,22 +41,22 @@ def main() -> None:
         if (new := fill_page(text, name)) != text:
             write_atomic(page, new)
     for page in BLOCK_PAGES:
-        write_atomic(page, fill_blocks(page.read_text(encoding="utf-8")))
+        rewrite(page, settings=block_table)
 
 
 def fill_page(text: str, name: str) -> str:
     """The text of the page of the method `name` with the current table, and a sentence about server optimisers."""
-    places = [block[2] for block in TABLE.finditer(text)]
+    places = find_blocks(text, "settings")
     if places != [name]:
         marker = f"<!-- settings: {name} --> <!-- end -->"
         raise BadInput(f"docs/methods/{name}.md: {len(places)} tables of settings; write the page, with {marker} once")
     content = table(METHODS[name].settings()) + (SERVER if METHODS[name].server_steps else "")
-    return TABLE.sub(lambda block: block[1] + content + block[3], text)
+    return fill(text, settings=lambda method: content)
 
 
-def fill_blocks(text: str) -> str:
-    """The text of the page of a study's blocks with the current tables."""
-    return TABLE.sub(lambda block: block[1] + table(describe(BLOCKS[block[2]])) + block[3], text)
+def block_table(block: str) -> str:
+    """The settings of a block of a study as Markdown."""
+    return table(describe(BLOCKS[block]))
 
 
 def table(settings: tuple[Setting, ...]) -> str:

@@ -1,6 +1,7 @@
 """Pages whose tables are made from files or from the code."""
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,32 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import write_atomic
 
 
-def rewrite(page: Path, fill: Callable[[str], str]) -> None:
-    """Write a page anew, if `fill` makes another text of its own."""
-    text = page.read_text(encoding="utf-8")
-    if (new := fill(text)) != text:
-        write_atomic(page, new)
+def rewrite(page: Path, **tables: Callable[..., str]) -> None:
+    """Write a page with current tables in its blocks, see `fill`."""
+    write_atomic(page, fill(page.read_text(encoding="utf-8"), **tables))
+
+
+def fill(text: str, **tables: Callable[..., str]) -> str:
+    """The text of a page with current tables in its blocks, from `<!-- kind: arguments -->` to `<!-- end -->`.
+
+    Args:
+        tables: kind of block -> what makes its table of the arguments, which are separated by spaces.
+    """
+
+    def fill_block(block: re.Match[str]) -> str:
+        return block["mark"] + tables[block["kind"]](*block["arguments"].split()) + block["end"]
+
+    return _pattern(tables).sub(fill_block, text)
+
+
+def find_blocks(text: str, kind: str) -> list[str]:
+    """The arguments of each block of a kind on a page."""
+    return [block["arguments"] for block in _pattern([kind]).finditer(text)]
+
+
+def _pattern(kinds: Iterable[str]) -> re.Pattern[str]:
+    mark = rf"<!-- (?P<kind>{'|'.join(kinds)}): (?P<arguments>[^\n]*?) -->\n"
+    return re.compile(rf"(?P<mark>{mark}).*?(?P<end><!-- end -->)", re.DOTALL)
 
 
 def refresh(action: str, take: Callable[[], None], show: Callable[[], object]) -> None:
@@ -53,4 +75,9 @@ def store(rows: pd.DataFrame, path: Path, digits: int = 6) -> None:
 def markdown(lines: Sequence[Sequence[str]]) -> str:
     """A table: the first line is its header; the first column stands left, the others right."""
     header, *rows = lines
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in (header, ["---", *["--:"] * (len(header) - 1)], *rows))
+    return join_cells([header, ["---", *["--:"] * (len(header) - 1)], *rows])
+
+
+def join_cells(lines: Iterable[Iterable[str]]) -> str:
+    """Lines of a table whose second one says how the columns stand."""
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -4,31 +4,24 @@
 tools.promotion_tables` puts them into the page.
 """
 
-import re
 from pathlib import Path
 
 import pandas as pd
 
 from benchmarks import drift, promotions
-from tools.pages import rewrite
+from tools.pages import join_cells, rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "promotions.md"
 FOLDER = ROOT / "docs" / "promotions"
-BLOCK = re.compile(r"(<!-- promotions: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 # Columns that are counts or names; all others are shares, but for medians of nights.
 PLAIN = ("scores", "clients", "effect", "rows")
 TAKEN = {"false": ("promotions", promotions.breaks, "years"), "drift": ("test at 5 %", drift.breaks, "deliveries")}
 
 
 def main() -> None:
-    """Rewrite the page if its tables differ from the files."""
-    rewrite(PAGE, fill_tables)
-
-
-def fill_tables(text: str) -> str:
-    """The text of the page with the current tables."""
-    return BLOCK.sub(lambda block: block[1] + table(block[2]) + block[3], text)
+    """Rewrite the page."""
+    rewrite(PAGE, promotions=table)
 
 
 def table(name: str) -> str:
@@ -39,7 +32,7 @@ def table(name: str) -> str:
     ]
     lines = [columns, ["---" if column == "scores" else "--:" for column in columns]]
     lines += [[_cell(name, column, row) for column in columns] for row in rows.to_dict("records")]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return join_cells(lines)
 
 
 def _cell(name: str, column: str, row: dict[str, float]) -> str:

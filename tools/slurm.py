@@ -123,11 +123,11 @@ def stop(folder: Path) -> None:
         end_daemon(folder / f"{name}.pid")
 
 
-def end_daemon(file: Path, number: int = signal.SIGTERM) -> None:
+def end_daemon(file: Path) -> None:
     """End the daemon whose process number is in `file`, by SIGKILL after five seconds."""
     with suppress(OSError, ValueError):
         process = int(file.read_text())
-        os.kill(process, number)
+        os.kill(process, signal.SIGTERM)
         for _ in range(50):
             time.sleep(0.1)
             os.kill(process, 0)

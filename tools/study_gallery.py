@@ -11,36 +11,36 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
+from fedweave.files.atomic import write_atomic
 from fedweave.study import catalogue
 from fedweave.study.spec import read_yaml
-from tools.pages import rewrite
+from tools.pages import fill, find_blocks
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "studies.md"
 STUDIES = ROOT / "studies"
-TABLES = re.compile(r"(<!-- studies: (\S*) -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADER = "| study | about | tasks | methods | runs | budget |\n|---|---|---|---|--:|---|\n"
 MAX_NAMED = 3  # the maximum number of tasks or methods in a cell
 TOP = "own"  # name of the table of the studies that are in no paper's folder
 
 
 def main() -> None:
-    """Rewrite the page if its tables differ from the files.
+    """Rewrite the page.
 
     Raises:
         BadInput: the page has no place for a folder of studies.
     """
-    rewrite(PAGE, fill_tables)
+    write_atomic(PAGE, fill_tables(PAGE.read_text(encoding="utf-8")))
 
 
 def fill_tables(text: str) -> str:
     """The text of the page with the current tables."""
     base = read_yaml(STUDIES / "base.yaml")
     tables = {folder: table(names, base) for folder, names in folders().items()}
-    present = [block[2] for block in TABLES.finditer(text)]
+    present = find_blocks(text, "studies")
     if sorted(present) != sorted(tables):
         raise BadInput(f"docs/studies.md: tables of {present}, folders {sorted(tables)}; every folder needs one table")
-    return TABLES.sub(lambda block: block[1] + tables[block[2]] + block[3], text)
+    return fill(text, studies=tables.__getitem__)
 
 
 def folders() -> dict[str, list[str]]:

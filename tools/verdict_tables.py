@@ -4,29 +4,22 @@
 `python -m tools.verdict_tables` puts them into the page.
 """
 
-import re
 from pathlib import Path
 
 import pandas as pd
 
 from benchmarks.verdicts import FACTORS, INTERVALS, breaks
-from tools.pages import rewrite
+from tools.pages import join_cells, rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "comparison.md"
 FOLDER = ROOT / "docs" / "verdicts"
-BLOCK = re.compile(r"(<!-- verdicts: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 TITLES = {"differences": "intervals of differences", "means": "intervals of means"}
 
 
 def main() -> None:
-    """Rewrite the page if its tables differ from the files."""
-    rewrite(PAGE, fill_tables)
-
-
-def fill_tables(text: str) -> str:
-    """The text of the page with the current tables."""
-    return BLOCK.sub(lambda block: block[1] + table(block[2]) + block[3], text)
+    """Rewrite the page."""
+    rewrite(PAGE, verdicts=table)
 
 
 def table(name: str) -> str:
@@ -41,7 +34,7 @@ def table(name: str) -> str:
         levels = [f"{row[factor]:g}" if isinstance(row[factor], float) else str(row[factor]) for factor in factors]
         shares = [_share(row[column], studies, column not in INTERVALS and name != "power") for column in measured]
         lines.append([*levels, *shares])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return join_cells(lines)
 
 
 def _share(value: float, studies: int, is_claim: bool) -> str:

@@ -49,7 +49,7 @@ def export(
 
     from ..stages.train import tuned_values
 
-    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    plugins.load_option(uses)
     study = validate.load()
     choose(run, study.runs, "params.yaml: runs")
     support.check_method(run, study.runs[run].method)

@@ -46,7 +46,7 @@ def refresh(
     ] = None,
     model: Annotated[str, typer.Option(help="client model")] = "",
     rounds: Annotated[int, typer.Option(help="rounds of a training; default: 50", show_default=False)] = 0,
-    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
+    metric: own_data.Metric = "",
     margin: own_data.Margin = "",
     patience: Annotated[
         int, typer.Option(help="deliveries after which a challenger is given up; default: 90", show_default=False)
@@ -90,8 +90,7 @@ def refresh(
     with relocate({"accept": "--accept"}):
         outcomes = opened.refresh(accept or ())
     print("\n".join(map(str, outcomes)) or f"{life}: nothing new")
-    if line := delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER):
-        print(line)
+    delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER)
 
 
 def _check_begun(life: Path, places: dict[str, str]) -> None:
@@ -138,8 +137,7 @@ def forget(life: Life, site: Annotated[str, typer.Argument(help="name of the cli
     opened = fw.Lifecycle(life)
     proof = opened.forget(site, progress=True)
     print(opened.roles.events[-1], proof, sep="\n")
-    if line := delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER):
-        print(line)
+    delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER)
     _store_models(opened)
 
 
@@ -172,8 +170,7 @@ def serve(
 
 def _store_models(life: "fw.Lifecycle") -> None:
     """Let DVC and MLflow have the models."""
-    if line := delivery_versions.store(life.folder / "models", life.folder / ROLES):
-        print(line)
+    delivery_versions.store(life.folder / "models", life.folder / ROLES)
     _record(life)
 
 

@@ -79,6 +79,10 @@ Settings = Annotated[
 Refit = Annotated[
     bool, typer.Option(help="the model that was trained again on training and validation rows, where there is one")
 ]
+Metric = Annotated[str, typer.Option(help="metric of the scores; default: accuracy")]
+Results = Annotated[Path, typer.Argument(help="results of `fedweave compare` or `recommend`")]
+MethodName = Annotated[str, typer.Option(help="method; default: what the report or the recommendation deploys")]
+Seed = Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")]
 Margin = Annotated[
     str,
     typer.Option(
@@ -101,7 +105,7 @@ def compare(
     rounds: Annotated[int, typer.Option(help="rounds of a training")] = 50,
     seeds: Annotated[int, typer.Option(help="number of repetitions")] = 3,
     tune: Tune = None,
-    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
+    metric: Metric = "",
     margin: Margin = "",
     settings: Settings = None,
     resume: Annotated[bool, typer.Option(help="reuse finished runs with the same settings and code")] = True,
@@ -112,7 +116,7 @@ def compare(
     Example: fedweave compare flights.csv --client dest --label late --time time_hour --out flights/
     """
     _check_results_spare(file, out)
-    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    plugins.load_option(uses)
     chosen = split_settings(settings or [], metric)
     listed = [
         *build_methods(opt.split_words(methods or [METHODS_DEFAULT]), chosen.methods),
@@ -144,11 +148,11 @@ def compare(
 
 @app.command()
 def predict(
-    folder: Annotated[Path, typer.Argument(help="results of `fedweave compare` or `recommend`")],
+    folder: Results,
     file: Annotated[Path, typer.Argument(help="CSV, TSV, Parquet or NPZ with the columns of the training data")],
     client: Annotated[str, typer.Option(help="client whose model predicts")],
-    method: Annotated[str, typer.Option(help="method; default: what the report or the recommendation deploys")] = "",
-    seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
+    method: MethodName = "",
+    seed: Seed = None,
     features: Annotated[str, typer.Option(help="in an NPZ file, the array of rows")] = "x",
     encoding: opt.Encoding = "",
     refit: Refit = True,
@@ -200,11 +204,11 @@ def predict(
 
 @app.command()
 def export(
-    folder: Annotated[Path, typer.Argument(help="results of `fedweave compare` or `recommend`")],
+    folder: Results,
     target: Annotated[Path, typer.Argument(parser=opt.output_path, help="a new folder")],
     client: Annotated[str, typer.Option(help="client whose model is exported")],
-    method: Annotated[str, typer.Option(help="method; default: what the report or the recommendation deploys")] = "",
-    seed: Annotated[int | None, typer.Option(help="seed of the repetition; default: the first")] = None,
+    method: MethodName = "",
+    seed: Seed = None,
     refit: Refit = True,
     uses: Uses = None,
 ) -> None:
@@ -260,7 +264,7 @@ def load_result(folder: Path, method: str, uses: list[str] | None) -> tuple["fw.
     """
     from fedweave.recommendation.result import FACTS, FOLDER, Recommendation
 
-    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    plugins.load_option(uses)
     comparison = fw.load(folder)
     if method:
         return comparison[choose(method, comparison.methods, "--method")], "as --method says"

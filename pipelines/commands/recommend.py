@@ -48,7 +48,7 @@ def recommend(
             show_default=False,
         ),
     ] = None,
-    metric: Annotated[str, typer.Option(help="metric of the scores; default: accuracy")] = "",
+    metric: own_data.Metric = "",
     margin: own_data.Margin = "",
     settings: own_data.Settings = None,
     uses: Uses = None,
@@ -57,7 +57,7 @@ def recommend(
 
     Example: fedweave recommend flights.csv --client dest --label late --time time_hour --budget 10min --out advice/
     """
-    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    plugins.load_option(uses)
     chosen = own_data.split_settings(settings or [], metric)
     if chosen.evaluate:
         name = next(iter(chosen.evaluate))

@@ -62,7 +62,7 @@ def run(
 
     Example: fedweave run --method fedavg_ft --dataset digits --rounds 20 --set train.lr=0.1
     """
-    plugins.load(plugins.resolve_paths(uses or [], "--uses").values())
+    plugins.load_option(uses)
     chosen = build_run(method, dataset, rounds, seed, settings or [])
     _download(chosen.task.dataset)
     with relocate({"partition": "--set partition"}):

@@ -133,7 +133,7 @@ def _write(content: dict[str, Any], force: bool) -> None:
 
 
 def check_study(
-    name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None = None
+    name: str, tasks: list[str] | None, methods: list[str] | None, uses: list[str] | None
 ) -> dict[str, Any]:
     """What `select_study` returns, after every check that needs no data.
 

@@ -131,7 +131,7 @@ def _key(name: str) -> str:
 
 def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
     """(picture as a data URL, description): convergence, clients and labels of every task."""
-    from fedweave import plots
+    from fedweave import plots, results
     from fedweave.plots.style import standalone
     from fedweave.report import page, task_view
 
@@ -139,9 +139,7 @@ def _figures(study: "Study", tables: "Tables") -> Iterator[tuple[str, str]]:
     runs = {run.name: run for run in study.runs}
     for task, board in tables.board.groupby("task"):
         metric = board["metric"].iloc[0]
-        curves = tables.curves[(tables.curves["run"].isin(board["run"])) & (tables.curves["split"] == "test")]
-        points = {name: run.info["point"] for name, run in runs.items()}
-        curves = curves[curves["point"] == curves["run"].map(points)]
+        curves = results.reported_curves(tables.curves, [runs[name] for name in board["run"]], "test")
         figure = plots.convergence(curves, styles, metric, bold=task_view.coloured_methods(board))
         yield _data_url(SVG, standalone(figure).encode()), f"{task}: test {metric} by round, as reported"
         ticks = task_view.client_ticks([runs[name] for name in board["run"]], tables.clients)

@@ -2,15 +2,12 @@
 
 import pytest
 import torch
+from tiny import seeded_numbers as numbers
 from torch import Tensor
 
 from fedweave.families.networks.maps import MAPS, inverse_root
 
 ORTHOGONAL = [name for name, kind in MAPS.items() if kind.orthogonal]
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("maps", ORTHOGONAL)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from tiny import seeded_numbers as numbers
 from torch import Tensor
 
 from fedweave.errors import BadInput
@@ -25,10 +26,6 @@ REVERSE = reverse_of(EDGES, N)
 
 
 SHUFFLED = EDGES[:, torch.randperm(EDGES.shape[1], generator=torch.Generator().manual_seed(5))]
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def sheaf_of(maps: str, stalk: int, weighted: bool = False, edges: Tensor = EDGES, **options: bool) -> Sheaf:

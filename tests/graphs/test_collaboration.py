@@ -19,8 +19,8 @@ N = 6
 LAYERS = [("a.weight", "a.bias"), ("b.weight",)]
 
 
-def random_models(n: int = N) -> dict[str, Tensor]:
-    return {"a.weight": numbers(n, 3, 2), "a.bias": numbers(n, 3), "b.weight": numbers(n, 2, 2)}
+def random_models() -> dict[str, Tensor]:
+    return {"a.weight": numbers(N, 3, 2), "a.bias": numbers(N, 3), "b.weight": numbers(N, 2, 2)}
 
 
 def test_every_layer_is_mixed_with_its_own_weights() -> None:

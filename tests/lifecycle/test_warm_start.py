@@ -16,9 +16,9 @@ from tests.lifecycle.test_life import begin, week
 
 def deliver(life: fw.Lifecycle, number: int, table: pd.DataFrame) -> list[roles.RoleEvent]:
     """What happens in the night after a delivery."""
-    file = life.folder.parent / f"week-{number}.csv"
-    table.to_csv(file, index=False)
-    life.refresh([str(file)])
+    table.to_csv(life.folder.parent / f"week-{number}.csv", index=False)
+    life.refresh()
+    life.refresh([entry.name for entry in life.deliveries.quarantined])
     return life.challenge()
 
 

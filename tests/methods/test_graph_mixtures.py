@@ -100,7 +100,7 @@ def assert_equal_models(actual: Params, expected: Params) -> None:
         torch.testing.assert_close(actual[name], value, rtol=1e-8, atol=1e-10)
 
 
-def label_statistics(model: Params, client: int, kind: str, orders: int = 3) -> tuple[Tensor, float]:
+def label_statistics(model: Params, client: int, kind: str) -> tuple[Tensor, float]:
     """FedGTA's moments and confidence, node by node."""
     truth, train = NODES.own["y"][client], {*training_nodes(client).tolist()}
     soft = plain(model, client).softmax(1)
@@ -113,8 +113,8 @@ def label_statistics(model: Params, client: int, kind: str, orders: int = 3) -> 
     sharp, flat = (
         torch.stack([first[v] if v in train else (spread[v] / t).softmax(0) for v in range(nodes)]) for t in (1.0, HEAT)
     )
-    raw = [(sharp**p).mean(0) for p in range(1, orders + 1)]
-    central = [((sharp - sharp.mean(0)) ** p).mean(0) for p in range(1, orders + 1)]
+    raw = [(sharp**p).mean(0) for p in range(1, 4)]
+    central = [((sharp - sharp.mean(0)) ** p).mean(0) for p in range(1, 4)]
     terms = (
         float(adjacency(client)[v].sum()) * (1 / math.e + (p * math.log(p) if p > 0 else 0.0))
         for v in range(nodes)

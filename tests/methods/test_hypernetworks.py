@@ -19,7 +19,6 @@ from fedweave.errors import BadInput
 from fedweave.families import GeneratedModels
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
-from fedweave.tensors.trees import Tree
 from tests.generated_models import EVERYBODY, GENERATED, fixture
 
 # Hypernetworks without settings that change their target.
@@ -31,9 +30,9 @@ STEADY: dict[str, dict] = {
 }
 
 
-def start_of(method: GeneratedModels, federation: Clients, enrolled: Tree | None = None) -> Start:
+def start_of(method: GeneratedModels, federation: Clients) -> Start:
     """The server's state before round 0."""
-    return Start(method.task.init(1), enrolled or {}, federation.clients, 7, federation.relation, federation.ids)
+    return Start(method.task.init(1), {}, federation.clients, 7, federation.relation, federation.ids)
 
 
 @pytest.mark.parametrize(

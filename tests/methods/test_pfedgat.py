@@ -19,19 +19,9 @@ from fedweave.models.base import ClientModel
 from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree
+from tests.generated_models import EVERYBODY, fixture
 
 SETTINGS = Settings(rounds=3, seed=2)
-EVERYBODY = torch.arange(tiny.CLIENTS)
-
-
-def fixture(
-    name: str = "pfedgat", kind: str = "rows", rounds: int = 2, **overrides: object
-) -> tuple[ValidatedMixtures, Clients, State]:
-    """A method and its state after some rounds."""
-    task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind, **overrides)
-    *_, report = run(method, federation, replace(SETTINGS, rounds=rounds), Loop())
-    return method, federation, report.state
 
 
 def client_answers(method: ValidatedMixtures, federation: Clients, state: State) -> Tree:
@@ -85,7 +75,7 @@ def phi_gradient(method: ValidatedMixtures, state: State, cotangent: Tree) -> Tr
 @pytest.mark.parametrize("kind", ["rows", "images"])
 def test_feedback_is_the_single_process_gradient(kind: str, overrides: dict) -> None:
     """The answers of the clients give the gradient that one process would compute."""
-    method, federation, state = fixture(kind=kind, **overrides)
+    method, federation, state = fixture("pfedgat", kind=kind, **overrides)
     actual = phi_gradient(method, state, client_answers(method, federation, state)["gradient"])
     for name, expected in single_process(method, federation, state).items():
         torch.testing.assert_close(actual[name], expected, rtol=1e-6, atol=1e-12)
@@ -95,7 +85,7 @@ def test_feedback_is_the_single_process_gradient(kind: str, overrides: dict) -> 
 
 def test_large_held_out_sets_are_computed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of two rows give the loss and gradient of all rows at once."""
-    method, federation, state = fixture()
+    method, federation, state = fixture("pfedgat")
     whole = client_answers(method, federation, state)
     monkeypatch.setattr("fedweave.families.validated_mixtures.CHUNK", 2)
     parts = client_answers(method, federation, state)
@@ -120,7 +110,7 @@ def test_newcomers_begin_with_the_initial_model_and_are_mixed_after_an_upload(na
 
 def test_shared_heads_have_one_map() -> None:
     """K heads over one W are those of K equal W; W is counted once."""
-    (apart, _, state), (shared, _, one) = fixture(rounds=1), fixture(rounds=1, shared=True)
+    (apart, _, state), (shared, _, one) = fixture("pfedgat", rounds=1), fixture("pfedgat", rounds=1, shared=True)
     heads, width = apart.heads, apart.head_width
     assert one.server["phi"]["attend.source"].shape[:2] == (1, width)
     phi = {**state.server["phi"], "attend.source": one.server["phi"]["attend.source"].expand(heads, -1, -1)}
@@ -146,7 +136,7 @@ def test_traffic() -> None:
     p = sum(value.numel() for value in tiny.rows_task().template.parameters())
     expected = {"client_grad": (p, 2 * p + 1), "simulated": (p, p + 1), "delta": (p, p), "spsa": (7 * p, p + 6)}
     for kind, (down, up) in expected.items():
-        method, federation, state = fixture(gat_grad=kind, probes=3)
+        method, federation, state = fixture("pfedgat", gat_grad=kind, probes=3)
         _, report, _ = run_round(method, state, federation, SETTINGS, Loop())
         assert (report.bytes_down, report.bytes_up) == (4 * tiny.CLIENTS * down, 4 * tiny.CLIENTS * up)
 
@@ -193,7 +183,7 @@ def test_spsa_is_unbiased_on_a_quadratic() -> None:
 
 def test_more_probes_are_the_mean_of_single_ones() -> None:
     """The estimate of K probes is the mean of the K estimates along its directions."""
-    method, federation, state = fixture(gat_grad="spsa", probes=2)
+    method, federation, state = fixture("pfedgat", gat_grad="spsa", probes=2)
     both = method.gradient(state.server, EVERYBODY, client_answers(method, federation, state))[0]
     losses = client_answers(method, federation, state)["losses"].sum(0)
     for name, value in both.items():
@@ -211,7 +201,7 @@ def test_executors_agree(kind: str) -> None:
     """The other kinds of feedback, too, give the same mapped and in sequence, with partial participation, and after a
     restart.
     """
-    method, federation, _ = fixture(gat_grad=kind, probes=2)
+    method, federation, _ = fixture("pfedgat", gat_grad=kind, probes=2)
     settings = Settings(rounds=3, participation=0.6, seed=1)
     reports = list(run(method, federation, settings, Loop()))
     *_, other = run(method, federation, settings, Batched(2))
@@ -253,7 +243,7 @@ def test_test_feedback_weighs_a_shared_test_set() -> None:
 
 def test_many_probes_find_the_gradient() -> None:
     """Averaged over many probes, the estimate has the direction of the gradient."""
-    method, federation, state = fixture(gat_grad="spsa", probes=400, perturbation=1e-4, rounds=1)
+    method, federation, state = fixture("pfedgat", gat_grad="spsa", probes=400, perturbation=1e-4, rounds=1)
     estimate = method.gradient(state.server, EVERYBODY, client_answers(method, federation, state))[0]
     exact = single_process(method, federation, state)
     cosine = sum((estimate[n] * exact[n]).sum() for n in exact) / (

@@ -19,6 +19,7 @@ from fedweave.engine.schedule import Training, cohort, participants
 from fedweave.engine.start import begin
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
+from tests.naive import average
 
 ROUNDS, SEED = 3, 5
 TRAINING = Training(batch_size=4, epochs=2)
@@ -61,16 +62,6 @@ def sgd_epochs(
             optimizer.step()
 
 
-def average(nets: list[nn.Module], federation: Clients) -> nn.Module:
-    """The model whose parameters are the size-weighted means."""
-    shares = federation.sizes.double() / federation.sizes.sum()
-    mean = copy.deepcopy(nets[0])
-    with torch.no_grad():
-        for target, *sources in zip(mean.parameters(), *(n.parameters() for n in nets), strict=True):
-            target.copy_(sum(s * p for s, p in zip(shares, sources, strict=True)))
-    return mean
-
-
 def assert_same_model(net: nn.Module, params: dict[str, torch.Tensor]) -> None:
     """The module's parameters equal `params` to float64 rounding."""
     for name, value in net.named_parameters():
@@ -93,7 +84,7 @@ def test_fedavg_and_fedprox(mu: float) -> None:
         nets = [copy.deepcopy(server) for _ in range(tiny.CLIENTS)]
         for i, net in enumerate(nets):
             sgd_epochs(net, federation, batches(federation, i, r, 2), mu=mu, anchor=server)
-        server = average(nets, federation)
+        server = average(nets, federation.sizes)
     assert_same_model(server, final(method, federation).state.server["model"])
 
 
@@ -109,7 +100,7 @@ def test_ditto() -> None:
             plan = batches(federation, i, r, 3)
             sgd_epochs(personal[i], federation, plan, mu=0.4, anchor=server)
             sgd_epochs(net, federation, plan[:2])
-        server = average(nets, federation)
+        server = average(nets, federation.sizes)
     clients = final(method, federation).state.clients["personal"]
     for i, net in enumerate(personal):
         assert_same_model(net, {name: value[i] for name, value in clients.items()})
@@ -127,7 +118,7 @@ def test_fedrep() -> None:
             sgd_epochs(
                 net, federation, plan[2:], params=[p for n, p in net.named_parameters() if not n.startswith("fc.")]
             )
-        mean = average(nets, federation)
+        mean = average(nets, federation.sizes)
         for net in nets:
             body = {n: p for n, p in mean.named_parameters() if not n.startswith("fc.")}
             with torch.no_grad():

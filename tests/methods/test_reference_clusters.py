@@ -50,9 +50,9 @@ def draw_models(name: str, count: int) -> list[nn.Module]:
     return [first, *others]
 
 
-def train_model(net: nn.Module, steps: list[Tensor], *, lr: float = 0.1) -> nn.Module:
+def train_model(net: nn.Module, steps: list[Tensor]) -> nn.Module:
     """`net` after SGD on the cross-entropy of each batch."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=lr)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for rows in steps:
         optimizer.zero_grad()
         ce(net, rows).backward()

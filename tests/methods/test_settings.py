@@ -42,6 +42,7 @@ from fedweave.study import catalogue, objects, search_spaces, spec, validate
 from fedweave.study.config import construct
 from fedweave.testing import check_method
 from tools import method_tables
+from tools.pages import fill
 
 ROOT = Path(__file__).resolve().parents[2]
 EACH = [pytest.param(name, s, id=f"{name}-{s.name}") for name in METHODS for s in METHODS[name].settings()]
@@ -143,7 +144,7 @@ def test_the_settings_on_a_page_are_up_to_date(name: str) -> None:
 @pytest.mark.parametrize("page", method_tables.BLOCK_PAGES, ids=lambda page: page.stem)
 def test_the_settings_on_the_pages_of_blocks_are_up_to_date(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert method_tables.fill_blocks(text) == text
+    assert fill(text, settings=method_tables.block_table) == text
     for block in re.findall(r"<!-- settings: (\w+) -->", text):
         owner = method_tables.BLOCKS[block]
         section = text.partition(f"<!-- settings: {block} -->")[2].partition("<!-- end -->")[0]

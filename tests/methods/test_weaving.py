@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from fedweave.client.task import RowClassification
-from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Batched, Executor, Loop
-from fedweave.engine.records import Settings, State
+from fedweave.engine.records import Settings
 from fedweave.engine.start import add_newcomers, begin
 from fedweave.engine.uploads import UploadPath
 from fedweave.families import GeneratedModels
@@ -22,19 +21,7 @@ from fedweave.tensors import trees
 from fedweave.tensors.gradients import pull_back
 from fedweave.tensors.trees import Tree
 from fedweave.threats.privacy import Privacy
-
-SETTINGS = Settings(rounds=3, seed=2)
-EVERYBODY = torch.arange(tiny.CLIENTS)
-
-
-def fixture(
-    name: str, rounds: int = 2, kind: str = "rows", **overrides: object
-) -> tuple[GeneratedModels, Clients, State]:
-    """A method and its state after some rounds."""
-    task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind, **overrides)
-    *_, report = run(method, federation, replace(SETTINGS, rounds=rounds), Loop())
-    return method, federation, report.state
+from tests.generated_models import EVERYBODY, fixture
 
 
 def noise(models: Tree, seed: int = 0) -> Tree:

@@ -58,7 +58,7 @@ def write_pfllib(folder: Path, data: Any = None, sizes: Any = None) -> Path:
     return folder
 
 
-def write_flbench(folder: Path, content: Any = None, val: bool = True, images: bool = False) -> Path:
+def write_flbench(folder: Path, val: bool = True, images: bool = False) -> Path:
     """As `generate_data.py` of FL-bench: all rows, and a pickle with the rows of each client's parts."""
     folder.mkdir(parents=True)
     parts = {"train": 8, "val": 3 * val, "test": 4}
@@ -68,7 +68,7 @@ def write_flbench(folder: Path, content: Any = None, val: bool = True, images: b
         indices.append({part: np.array([next(places) for _ in range(n)], dtype=np.int32) for part, n in parts.items()})
     clients = [0, 1, 2]
     partition = {"separation": {"train": clients, "val": clients, "test": clients, "total": 3}, "data_indices": indices}
-    (folder / "partition.pkl").write_bytes(pickle.dumps(partition if content is None else content))
+    (folder / "partition.pkl").write_bytes(pickle.dumps(partition))
     draws = np.random.default_rng(5)
     x = draws.integers(256, size=(3 * size, 28, 28, 3), dtype=np.uint8) if images else draws.random((3 * size, 16))
     names = ("raw/xdata.npy", "raw/ydata.npy") if images else ("data.npy", "targets.npy")

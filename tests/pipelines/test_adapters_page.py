@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from tools.docs import adapters, boards
+from tools.pages import fill, find_blocks
 
 TEXT = " ".join(adapters.PAGE.read_text(encoding="utf-8").split())
 
@@ -25,9 +26,9 @@ def differences(data: str, arm: str, other: str) -> dict[str, tuple[float, str]]
 
 def test_the_page_shows_the_files() -> None:
     page = adapters.PAGE.read_text(encoding="utf-8")
-    assert len(boards.BLOCK.findall(page)) == 7
-    assert len(adapters.BLOCK.findall(page)) == 4
-    assert boards.fill_blocks(page) == adapters.fill_blocks(page) == page
+    assert len(find_blocks(page, "board")) == 7
+    assert len(find_blocks(page, "adapters")) == 4
+    assert fill(page, board=boards.board, adapters=adapters.table) == page
 
 
 def test_no_other_method_of_the_front_is_as_good_for_fewer_bytes() -> None:

@@ -16,17 +16,18 @@ from fedweave.results import statistics
 from tests.fake_results import ARMS, write_study
 from tools.docs import boards
 from tools.docs.stored_numbers import CLIENTS
+from tools.pages import fill, find_blocks
 
 PAGE = boards.PAGES[0]
 
 
 def test_boards_show_the_files() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert len(boards.BLOCK.findall(page)) == 4
-    assert boards.fill_blocks(page) == page
+    assert len(find_blocks(page, "board")) == 4
+    assert fill(page, board=boards.board) == page
     changed = re.sub(r"(\| 1 \| \w+ \| )\d", r"\g<1>1", page)
     assert changed != page
-    assert boards.fill_blocks(changed) == page
+    assert fill(changed, board=boards.board) == page
 
 
 @pytest.mark.parametrize("task", ["shoulder", "digits", "digits-graph", "names"])

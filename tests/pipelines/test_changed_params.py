@@ -23,14 +23,8 @@ from fedweave.pipelines.launching import locking
 from fedweave.pipelines.stages import ablate, train, tune
 from fedweave.study import config
 from tests import trained
-from tests.servers import ROOT, process, until
+from tests.servers import HOLD, ROOT, process, until
 
-HOLD = """import time
-from fedweave.pipelines.launching import locking
-with locking.hold():
-    print(1)
-    time.sleep(99)
-"""
 STUDY: dict[str, Any] = {
     "study": "toy",
     "seeds": [0],

@@ -11,18 +11,12 @@ from pathlib import Path
 import pytest
 import toy_project
 import yaml
-from servers import process, until
+from servers import HOLD, process, until
 
 from fedweave.errors import Busy
 from fedweave.pipelines.launching import locking
 
 ROOT = Path(__file__).resolve().parents[2]
-HOLD = """import time
-from fedweave.pipelines.launching import locking
-with locking.hold():
-    print(1)
-    time.sleep(99)
-"""
 # SIGINT has its usual effect again, as in a terminal: the tests themselves may run in the background of a shell.
 IN_TERMINAL = """
 import os, signal, sys

@@ -15,6 +15,7 @@ from fedweave.results.marks import SYMBOLS
 from tests.fake_results import ARMS, write_study
 from tools.docs import boards, claims, graph_tables
 from tools.docs.stored_numbers import CLIENTS
+from tools.pages import fill, find_blocks
 
 TASKS = ("shoulder", "digits-grouped", "cifar100-grouped", "cluster-cifar100", "cora-overlap")
 DIGITS = "digits-grouped"
@@ -23,8 +24,8 @@ CIFAR100 = ("cifar100-grouped", "cluster-cifar100")
 
 def test_tables_show_the_files() -> None:
     page = graph_tables.PAGE.read_text(encoding="utf-8")
-    assert {match[1] for match in graph_tables.BLOCK.findall(page)} == set(TASKS)
-    assert graph_tables.fill_blocks(page) == page
+    assert {*find_blocks(page, "graphs")} == set(TASKS)
+    assert fill(page, graphs=graph_tables.table) == page
 
 
 def test_rows_of_earlier_versions_are_gone() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from fedweave.metrics import METRICS
 from tools.docs import boards, collapse, gains, newcomers
+from tools.pages import fill, find_blocks
 
 NATURAL, LATE = Path("docs/natural.md"), Path("docs/newcomers.md")
 WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
@@ -24,11 +25,11 @@ def board() -> pd.DataFrame:
 
 def test_the_pages_show_the_files() -> None:
     page = NATURAL.read_text(encoding="utf-8")
-    assert len(boards.BLOCK.findall(page)) == 8
-    assert boards.fill_blocks(page) == page
+    assert len(find_blocks(page, "board")) == 8
+    assert fill(page, board=boards.board) == page
     page = LATE.read_text(encoding="utf-8")
-    assert len(newcomers.BLOCK.findall(page)) == 9
-    assert newcomers.fill_blocks(page) == page
+    assert len(find_blocks(page, "newcomers")) == 9
+    assert fill(page, newcomers=newcomers.table) == page
 
 
 def test_the_picture_has_the_verdicts_of_the_boards(board: pd.DataFrame) -> None:
@@ -185,7 +186,7 @@ def test_which_graphs_of_subgraphs_collapse() -> None:
 def test_which_graphs_collapse() -> None:
     rows = pd.read_csv(collapse.stored("collapse"), keep_default_na=False)
     page = collapse.PAGE.read_text(encoding="utf-8")
-    assert collapse.fill_blocks(page) == page
+    assert fill(page, collapse=collapse.table) == page
     first, last = (rows[rows["when"] == when].set_index(["method", "task"]) for when in ("first", "last"))
     tasks = set(rows["task"])
     always = {"FedAMP", "pFedGAT", "SFL"}

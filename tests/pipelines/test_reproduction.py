@@ -17,6 +17,7 @@ from fedweave.study.config import read_yaml
 from tests.fake_results import write_study
 from tools.docs import claims, differences, figures, questions, reproduction
 from tools.docs.stored_numbers import CLIENTS, FOLDER, QUANTITIES, SIZES, client_scores, printed_rows
+from tools.pages import fill, find_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = {"test_acc_pct": 1.0, "test_mse_x1e-3": 1e-3}  # as papers print
@@ -59,8 +60,13 @@ def test_pages_are_up_to_date_with_the_tables(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(ROOT)
     places = (*reproduction.pages(), *reproduction.METHODS.glob("*.md"))
     pages = {path: path.read_text(encoding="utf-8") for path in places}
-    assert {path: reproduction.fill_blocks(text) for path, text in pages.items()} == pages
-    blocks = {(match[2], match[3]): path for path, text in pages.items() for match in reproduction.BLOCK.finditer(text)}
+    assert {path: fill(text, **reproduction.BLOCKS) for path, text in pages.items()} == pages
+    blocks = {
+        (kind, name): path
+        for path, text in pages.items()
+        for kind in reproduction.BLOCKS
+        for name in find_blocks(text, kind)
+    }
     studies, numbers = (
         {str(path.relative_to(ROOT / reproduction.TABLES).with_suffix("")) for path in paths}
         for paths in (STORED, {*FILES} - {*STORED})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from torch import Tensor
+from tiny import seeded_numbers as numbers
 
 from fedweave import data
 from fedweave.data import Dataset
@@ -31,11 +31,6 @@ from fedweave.tensors import trees
 from tests.study.test_spec import good
 
 N = 6
-
-
-def numbers(*shape: int, seed: int = 0) -> Tensor:
-    """Reproducible normal numbers."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_dirichlet_energy_is_the_laplacian_form() -> None:

@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 
+from fedweave.data.base import default_names
 from fedweave.errors import BadInput
 from fedweave.runs import graph_controls, graph_files
 from fedweave.study import checks, spec
@@ -40,7 +41,7 @@ def build(graph: str, kind: str = "rows", grouped: bool = True) -> torch.Tensor:
     task, federation = (make() for make in tiny.TASKS[kind])
     federation = federation if grouped else federation.__class__(**{**vars(federation), "group": None})
     method = tiny.method("fedaghn", task, kind, graph=graph)
-    control = graph_controls.build(run(graph), method, federation)
+    control = graph_controls.build(run(graph), method, federation, default_names(federation.clients))
     assert control is not None
     return control.at(7, 2).graph(N)
 

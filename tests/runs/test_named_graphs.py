@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
+from fedweave.data.base import default_names
 from fedweave.errors import BadInput
 from fedweave.runs import graph_controls, graph_tables
 from tests.runs.test_graph_settings import N, run
@@ -64,7 +65,7 @@ def test_equivalent_forms_of_a_table_are_read(options: dict[str, Any]) -> None:
 
 def test_clients_without_names_are_named_by_their_numbers() -> None:
     """Results name them in the same way."""
-    numbered = graph_controls.default_names(N)
+    numbered = default_names(N)
     table(numbered[::-1]).to_csv("g.csv")
     graph_controls.check_stored_graph(run("given:g.csv"), "x", numbered)
 

@@ -16,19 +16,12 @@ from fedweave.methods import METHODS
 from fedweave.pipelines.commands import main, single_run, studies
 from fedweave.runs import repetition, tasks
 from fedweave.study import catalogue, config, spec, validate
-from tests.study.test_spec import altered, good
+from tests.study.test_spec import altered, good, line
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 DIGITS, GRAPH = "tasks/digits", "tasks/graph"
-
-
-def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
-    """The message is one line that contains all `words`."""
-    message = str(caught.value)
-    assert "\n" not in message
-    assert [word for word in words if word not in message] == []
 
 
 @pytest.mark.parametrize(

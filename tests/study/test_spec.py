@@ -43,6 +43,13 @@ def altered(path: str, value: Any) -> dict[str, Any]:
     return content
 
 
+def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
+    """The message is one line that contains all `words`."""
+    message = str(caught.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == []
+
+
 # path in the file, bad value -> words that the message must contain.
 BAD = [
     ("study", "", ["study"]),
@@ -113,9 +120,7 @@ def test_bad_configuration_is_refused_in_one_line(path: str, value: Any, words: 
     """The line has the key, the value and the way out."""
     with pytest.raises(BadInput) as caught:
         validate.check(spec.parse(altered(path, value)))
-    message = str(caught.value)
-    assert "\n" not in message
-    assert [word for word in words if word not in message] == []
+    line(caught, words)
 
 
 def test_the_valid_configuration_is_accepted() -> None:

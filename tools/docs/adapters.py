@@ -7,7 +7,6 @@ python -m tools.docs.adapters         rewrite and draw
 Take the boards first: python -m tools.docs.boards adapters
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ from tools.pages import markdown, refresh, rewrite, store
 STUDY = "adapters"
 BOARD, SCORES, GRAPHS = FOLDER / f"{STUDY}.csv", FOLDER / f"{STUDY}{CLIENTS}", FOLDER / f"{STUDY}.graphs.csv"
 PAGE, PICTURE = Path(f"docs/{STUDY}-study.md"), Path(f"docs/images/{STUDY}.png")
-BLOCK = re.compile(r"(<!-- adapters: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # table, data
 RESTORE_HINT = "git restore brings it back"
 DATA = {"names": "names-pieces", "digits": "digits-sites"}
 ARMS = {"whole": "whole", "lora": "LoRA", "product": "LoRA, products mixed", "head": "head"}
@@ -57,7 +55,7 @@ def main(action: str = "") -> None:
 
 def show() -> None:
     """Rewrite the page and draw its picture."""
-    rewrite(PAGE, fill_blocks)
+    rewrite(PAGE, adapters=table)
     draw(read_board()).savefig(PICTURE, dpi=150, metadata={"Software": None})
 
 
@@ -66,10 +64,9 @@ def take() -> None:
     store(pd.DataFrame(_rate_graphs(results.load_study(paths.RESULTS / STUDY))), GRAPHS)
 
 
-def fill_blocks(page: str) -> str:
-    """The text of the page with the current tables in its blocks."""
-    tables = {"arms": arms_table, "groups": groups_table}
-    return BLOCK.sub(lambda match: match[1] + tables[match[2]](match[3]) + match[4], page)
+def table(kind: str, data: str) -> str:
+    """A table of the page as Markdown."""
+    return {"arms": arms_table, "groups": groups_table}[kind](data)
 
 
 def read_board() -> pd.DataFrame:

@@ -6,7 +6,6 @@ pages; rows of tasks that were not run stay
 python -m tools.docs.boards             rewrite the pages
 """
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,10 @@ from fedweave.results.formats import format_score
 from fedweave.results.marks import SYMBOLS
 from tools.docs import claims
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import rewrite, store, with_others
+from tools.pages import join_cells, rewrite, store, with_others
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"), Path("docs/adapters-study.md"))
-BLOCK = re.compile(r"(<!-- board: (\S+) (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # study, task
 FILES = {".csv": "leaderboard.csv", ".controls.csv": "controls.csv"}
 COLUMNS = {
     "rank": "",
@@ -58,7 +56,7 @@ def main(*studies: str) -> None:
     for study in studies:
         copy_board(study)
     for page in PAGES:
-        rewrite(page, fill_blocks)
+        rewrite(page, board=board)
 
 
 def copy_board(study: str) -> None:
@@ -86,11 +84,6 @@ def _read(study: str, name: str) -> pd.DataFrame:
     return pd.read_csv(source, **READING)
 
 
-def fill_blocks(page: str) -> str:
-    """The text of a page with the current leaderboards in its blocks."""
-    return BLOCK.sub(lambda match: match[1] + board(match[2], match[3]) + match[4], page)
-
-
 def board(study: str, task: str) -> str:
     """The leaderboard of a task as Markdown: methods, best first, then controls.
 
@@ -103,7 +96,7 @@ def board(study: str, task: str) -> str:
     columns = dict([*COLUMNS.items()][:4]) | (LATE if late else {}) | COLUMNS
     lines = [columns, dict.fromkeys(columns, "--:") | {"method": "---"}]
     lines += [line | late.get(line["method"], {}) for line in cells]
-    return "".join(f"| {' | '.join(line.get(key, '') for key in columns)} |\n" for line in lines)
+    return join_cells([line.get(key, "") for key in columns] for line in lines)
 
 
 def _late_cells(study: str, task: str) -> dict[str, dict[str, str]]:

@@ -95,14 +95,13 @@ def client_rows(study: results.Study) -> pd.DataFrame:
     return rows.sort_values([*CLIENT_COLUMNS[:2]], kind="stable", ignore_index=True)
 
 
-def store_clients(study: results.Study, target: Path, keys: Sequence[str] = ()) -> None:
+def store_clients(study: results.Study, target: Path, keys: Sequence[str]) -> None:
     """Store the scores of every client and seed in `target`, compressed, so that a later test needs no new run.
 
     Args:
-        keys: rows of `target` that differ from all new ones in these columns stay; none stay without keys.
+        keys: rows of `target` that differ from all new ones in these columns stay.
     """
     new = client_rows(study)
-    if keys:
-        new = with_others(new, target, keys, new).sort_values([*keys], kind="stable")
-    text = new.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    rows = with_others(new, target, keys, new).sort_values([*keys], kind="stable")
+    text = rows.to_csv(index=False, lineterminator="\n", float_format="%.6g")
     write_atomic(target, gzip.compress(text.encode(), mtime=0))  # the same rows are the same bytes

@@ -7,7 +7,6 @@ docs/boards/<study>.csv has the quantities of collapse after the first and the l
 seeds and layers.
 """
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from fedweave.pipelines.processes import run_main
 from tools.pages import markdown, rewrite, store
 
 PAGE = Path("docs/graphs.md")
-BLOCK = re.compile(r"(<!-- collapse: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # study
 QUANTITIES = (SOURCES, FROM_UNIFORM, FROM_SELF, VARIATION)
 NO_BREAK = "\N{NO-BREAK SPACE}"
 WHEN = {"first": 0, "last": -1}  # of the recorded rounds
@@ -32,17 +30,12 @@ def main(*studies: str) -> None:
     """Store the quantities of collapse of the graphs of `studies`, and rewrite the page."""
     for study in studies:
         store(pd.DataFrame(_rows(results.load_study(paths.RESULTS / study))), stored(study), 4)
-    rewrite(PAGE, fill_blocks)
+    rewrite(PAGE, collapse=table)
 
 
 def stored(study: str) -> Path:
     """The file behind the table of a study."""
     return Path(f"docs/boards/{study}.csv")
-
-
-def fill_blocks(page: str) -> str:
-    """The text of the page with the current tables in its blocks."""
-    return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
 
 
 def _rows(study: results.Study) -> Iterator[dict[str, Any]]:

@@ -8,6 +8,7 @@ from fedweave.results import EMPTY, marks, statistics
 from fedweave.study.config import read_yaml
 from tools.docs import questions
 from tools.docs.stored_numbers import FOLDER, client_scores, rows
+from tools.pages import markdown
 
 PAIRS = FOLDER / "differences.yaml"
 Pair = tuple[str, str]
@@ -24,14 +25,14 @@ def table(study: str) -> str:
     """
     pairs = read_yaml(PAIRS)
     columns = {title: tuple(pair.split(" - ")) for title, pair in pairs[choose(study, pairs, str(PAIRS))].items()}
-    lines = [["data set, setting", *columns], ["---", *["--:"] * len(columns)]]
+    lines = [["data set, setting", *columns]]
     for key in sorted(rows(study)):
         tests = questions.to_controls(study, key)
         verdicts = {
             pair: test.verdict for test in tests for pair in ((test.method, test.other), (test.other, test.method))
         }
         lines.append([key, *(_cell(study, key, pair, verdicts.get(pair, "")) for pair in columns.values())])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown(lines)
 
 
 def _cell(study: str, key: str, pair: Pair, verdict: str) -> str:

@@ -9,7 +9,6 @@ graphs.rounds.csv the AUC after every recorded round (mean over seeds and layers
 of all clients behind the verdicts.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from tools.pages import markdown, refresh, rewrite, store
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
-BLOCK = re.compile(r"(<!-- graphs: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task
 AUC_THRESHOLD = 0.9  # smallest AUC at which a graph counts as showing the true groups
 CONTROLS = ("uniform", "shuffled", "oracle")
 MEASURES = {"group_auc": ".2f", "group_mass": ".2f", "row_variation": ".2f", "edge_value_correlation": "+.2f"}
@@ -44,7 +42,7 @@ COLUMNS = (
 
 def main(action: str = "") -> None:
     """Rewrite the page; with "take", first copy what its tables need."""
-    refresh(action, copy_results, lambda: rewrite(PAGE, fill_blocks))
+    refresh(action, copy_results, lambda: rewrite(PAGE, graphs=table))
 
 
 def copy_results() -> None:
@@ -82,11 +80,6 @@ def _curves(study: results.Study) -> Iterator[dict[str, Any]]:
 def _mean_auc(graphs: results.Graphs, i: int) -> float:
     """The AUC of the `i`-th graph, averaged over layers; NaN where no groups are known."""
     return quality(graphs.weights[i], graphs.group, None).get(AUC, float("nan"))
-
-
-def fill_blocks(page: str) -> str:
-    """The text of a page with the current tables in its blocks."""
-    return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
 
 
 def table(task: str) -> str:

@@ -21,7 +21,7 @@ from fedweave.results import published
 from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
 from tools.docs.stored_numbers import FOLDER, METRICS, QUANTITIES, WEIGHTS_FILE, size_key
-from tools.pages import store
+from tools.pages import markdown, store
 
 CSV = FOLDER / "ledger.csv"
 COSTS = FOLDER / "costs.csv"  # by benchmarks.paper_costs: FedAvg on each column that was not run
@@ -259,9 +259,9 @@ def counts(entries: list[Entry]) -> pd.DataFrame:
 def page(entries: list[Entry]) -> str:
     """The page as Markdown."""
     table = counts(entries).rename(columns=published.PAPERS)
-    lines = [["state", *map(str, table.columns)], ["---", *["--:"] * len(table.columns)]]
+    lines = [["state", *map(str, table.columns)]]
     lines += [[str(state), *map(str, row)] for state, row in zip(table.index, table.to_numpy(), strict=True)]
-    text = INTRODUCTION + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    text = INTRODUCTION + markdown(lines)
     text += "\n" + REMAINING + _remaining(entries)
     for paper, name in published.PAPERS.items():
         text += f"\n## {name}\n"
@@ -291,9 +291,8 @@ def _matrix(entries: list[Entry]) -> str:
         row = " ".join(filter(None, (entry.method, entry.metric if quantities else ""))).replace("_", " ")
         cells.setdefault(row, {})[column] = _cell(entry)
     columns = [*dict.fromkeys(column for row in cells.values() for column in row)]
-    lines = [["", *columns], ["---", *["--:"] * len(columns)]]
-    lines += [[row, *(values.get(column, "") for column in columns)] for row, values in cells.items()]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    rows = ([row, *(values.get(column, "") for column in columns)] for row, values in cells.items())
+    return markdown([["", *columns], *rows])
 
 
 def _cell(entry: Entry) -> str:

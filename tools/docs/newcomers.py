@@ -5,7 +5,6 @@ same name, to docs, then rewrite the page
 python -m tools.docs.newcomers                 rewrite the page
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,14 +22,13 @@ from tools.pages import markdown, refresh, rewrite, store
 
 STUDY = "newcomers"
 PAGE = Path(f"docs/{STUDY}.md")
-BLOCK = re.compile(r"(<!-- newcomers: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)  # task, or study:task
 POINTS = {JOINED: "after their first round", "pre": "as received", "post": "after training"}
 HEADER = ("method", *POINTS.values(), *(f"vs {control}" for control in CONTROLS))
 
 
 def main(action: str = "", study: str = STUDY) -> None:
     """Rewrite the page; with "take", first copy what its tables need."""
-    refresh(action, partial(take, study), lambda: rewrite(PAGE, fill_blocks))
+    refresh(action, partial(take, study), lambda: rewrite(PAGE, newcomers=table))
 
 
 def take(study: str) -> None:
@@ -42,11 +40,6 @@ def take(study: str) -> None:
 def file_of(study: str) -> Path:
     """The stored scores of a study."""
     return Path("docs/boards") / f"{study.replace('/', '-')}.csv"
-
-
-def fill_blocks(page: str) -> str:
-    """The text of the page with the current tables in its blocks."""
-    return BLOCK.sub(lambda match: match[1] + table(match[2]) + match[3], page)
 
 
 def table(name: str) -> str:

@@ -8,6 +8,7 @@ python -m tools.docs.reproduction             rewrite the pages
 """
 
 import re
+from collections.abc import Callable
 from os.path import commonpath
 from pathlib import Path
 
@@ -24,12 +25,11 @@ from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
 from tools.docs.stored_numbers import CLIENTS, QUANTITIES, SIZES, WEIGHTS_FILE, printed_rows, size_key
-from tools.pages import rewrite, store
+from tools.pages import markdown, rewrite, store
 
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
 TABLES = PAGE.with_suffix("")
-BLOCK = re.compile(r"(<!-- (study|method|claims|numbers|differences): (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 COLUMNS = (
     "dataset",
     "setting",
@@ -62,7 +62,7 @@ def main(*studies: str) -> None:
     for study in studies:
         merge(study)
     for page in (*pages(), *sorted(METHODS.glob("*.md"))):
-        rewrite(page, fill_blocks)
+        rewrite(page, **BLOCKS)
     ledger.main()
     for line in figures.problems(*(page.read_text(encoding="utf-8") for page in pages())):
         print(line)
@@ -71,18 +71,6 @@ def main(*studies: str) -> None:
 def pages() -> tuple[Path, ...]:
     """The page of claims, and the page of each paper."""
     return PAGE, *(TABLES / f"{paper}.md" for paper in published.PAPERS)
-
-
-def fill_blocks(page: str) -> str:
-    """The text of a page with the current tables in its blocks."""
-    tables = {
-        "study": table,
-        "method": method_table,
-        "claims": lambda name: claims.table(),
-        "numbers": number_table,
-        "differences": differences.table,
-    }
-    return BLOCK.sub(lambda match: match[1] + tables[match[2]](match[3]) + match[4], page)
 
 
 def merge(study: str) -> None:
@@ -184,8 +172,7 @@ def _shorten(number: float) -> str:
 def number_table(name: str) -> str:
     """A table of other numbers than scores, docs/reproduction/<name>.csv, as Markdown, without its column `key`."""
     rows = pd.read_csv(TABLES / f"{name}.csv", dtype=str, keep_default_na=False).drop(columns="key")
-    lines = [rows.columns, ["---", *["--:"] * (len(rows.columns) - 1)], *rows.to_numpy()]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    return markdown([rows.columns, *rows.to_numpy()])
 
 
 def table(study: str) -> str:
@@ -210,8 +197,7 @@ def _matrix(name: str, columns: str, rows: pd.DataFrame) -> str:
     labels = [column.removeprefix(prefix) for column in names]
     seeds = " to ".join(map(str, sorted({rows["seeds"].min(), rows["seeds"].max()})))
     head = f"{name}{', ' + prefix[:-1] if labels != names else ''} ({seeds} seed{'s' if seeds != '1' else ''})"
-    lines = [(head, *labels), ("---", *["--:"] * len(labels)), *cells.itertuples(name=None)]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown([(head, *labels), *cells.itertuples(name=None)])
 
 
 def _natural_sort_key(name: str) -> list[str]:
@@ -269,6 +255,14 @@ def _line(row: dict) -> str:
     cell = results.EMPTY if np.isnan(gap) else f"**{difference}**" if _is_different(row) else difference
     return f"| {row['dataset']}, {row['setting']} | {row['method']} | {ours} | {printed} | {cell} | {row['seeds']} |\n"
 
+
+BLOCKS: dict[str, Callable[[str], str]] = {
+    "study": table,
+    "method": method_table,
+    "claims": lambda name: claims.table(),
+    "numbers": number_table,
+    "differences": differences.table,
+}
 
 if __name__ == "__main__":
     run_main(main)

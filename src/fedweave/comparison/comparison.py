@@ -15,7 +15,7 @@ from fedweave.comparison.figures import ComparisonPlots
 from fedweave.comparison.folder_copies import copy
 from fedweave.comparison.leaderboard import explain_words, format_html, format_text, rank_methods, rename_methods
 from fedweave.comparison.margins import as_plain, check_margin, set_margin
-from fedweave.comparison.method_result import MethodResult, client_names
+from fedweave.comparison.method_result import MethodResult, count_evaluated
 from fedweave.comparison.paired_test import PairedTest
 from fedweave.comparison.user_metrics import register_metric
 from fedweave.comparison.warnings import collect_warnings, describe_under_training
@@ -54,17 +54,14 @@ class Comparison:
 
     def __repr__(self) -> str:
         run = self.study.runs[0]
-        where = f"{run.info['dataset']!r}" if len({r.task for r in self.study.runs}) == 1 else "several tasks"
-        clients, evaluated = format_count(len(self.clients), "client"), len(run.evaluated_clients)
-        clients = clients if evaluated == len(self.clients) else f"{evaluated} of {clients}"
+        where, clients = f"{run.info['dataset']!r}" if self._has_one_task else "several tasks", count_evaluated(run)
         methods, seeds = format_count(len(self.methods), "method"), format_count(len(run.seeds), "seed")
         return f"Comparison of {methods} on {where}: {clients}, {seeds}"
 
     def __str__(self) -> str:
         board = self.leaderboard()
-        one_task = len({run.task for run in self.study.runs}) == 1
         rules, find = results.controls(self.study), results.name_unbeaten_control
-        lines = (find(rules, self.board), describe_under_training(self, rules)) if one_task else ()
+        lines = (find(rules, self.board), describe_under_training(self, rules)) if self._has_one_task else ()
         first = [part for line in lines if line for part in textwrap.wrap(f"{line[0].upper()}{line[1:]}.", WIDTH)]
         return "\n".join([repr(self), *first, format_text(board, self.controls()), *self._explain(board)])
 
@@ -90,8 +87,12 @@ class Comparison:
     @cached_property
     def runs(self) -> dict[str, Run]:
         """Name -> run. With several tasks a name begins with that of the task."""
-        one_task = len({run.task for run in self.study.runs}) == 1
-        return {run.name.removeprefix(f"{run.task}-") if one_task else run.name: run for run in self.study.runs}
+        prefix = f"{self.study.runs[0].task}-" if self._has_one_task else ""
+        return {run.name.removeprefix(prefix): run for run in self.study.runs}
+
+    @property
+    def _has_one_task(self) -> bool:
+        return len({run.task for run in self.study.runs}) == 1
 
     @cached_property
     def refitted(self) -> dict[tuple[str, int], tuple[Run, str]]:
@@ -111,7 +112,7 @@ class Comparison:
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients of the first task."""
-        return client_names(self.study.runs[0].info)
+        return tuple(self.study.runs[0].client_names)
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -237,7 +238,7 @@ class Comparison:
         return next((self[name] for name, run in self.runs.items() if run.label == label), None) or self.best()
 
     def _check_one_task(self, call: str) -> None:
-        if len({run.task for run in self.study.runs}) > 1:
+        if not self._has_one_task:
             names = ", ".join(self.methods)
             raise BadInput(f"{call}: the folder has results on several data sets; name one of: {names}")
 

@@ -57,9 +57,7 @@ class ComparisonPlots:
         if split not in ("val", "test"):
             raise BadInput(f"split: {split!r} is unknown; choices: test, val")
         comparison = self._comparison
-        points = {run.name: run.info["point"] for run in comparison.study.runs}
-        curves = results.curves(comparison.study)
-        part = curves[(curves["split"] == split) & (curves["point"] == curves["run"].map(points))]
+        part = results.reported_curves(results.curves(comparison.study), comparison.study.runs, split)
         return Figure(
             f"{split} score by round",
             plots.convergence(rename_methods(part, comparison.runs), self._styles(), comparison.metric),

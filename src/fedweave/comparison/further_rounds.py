@@ -14,7 +14,6 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import save_tensors
 from fedweave.own_data.argument_checks import check_flag
 from fedweave.own_data.federation import Federation
-from fedweave.prediction.predictor import client_names
 from fedweave.results import Run, Study
 from fedweave.runs import archive, repetition, serving
 from fedweave.runs.build import PreparedRun
@@ -116,7 +115,7 @@ def check_join(run: Run, federation: Federation, rounds: int, freeze: bool) -> N
     check_flag(freeze, "freeze")
     if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 1:
         raise BadInput(f"rounds: {rounds!r} must be a whole number, at least 1")
-    if not isinstance(federation, Federation) or federation.names != client_names(run.info):
+    if not isinstance(federation, Federation) or [*federation.names] != run.client_names:
         raise BadInput("join: federation= is not that of the training, as it has other clients; give that one")
     if run.has_splits:
         raise BadInput(

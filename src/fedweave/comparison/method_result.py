@@ -18,7 +18,7 @@ from fedweave.errors import BadInput, choose, format_count
 from fedweave.metrics import probabilities
 from fedweave.own_data.argument_checks import as_python, check_flag, check_folder
 from fedweave.own_data.newcomers import add_newcomers
-from fedweave.prediction.predictor import Predictor, client_names, load_predictor
+from fedweave.prediction.predictor import Predictor, load_predictor
 from fedweave.results import Graphs, Run
 from fedweave.runs.serving import read_stored
 
@@ -42,15 +42,13 @@ class MethodResult:
     def __repr__(self) -> str:
         scores = self._scores_by_seed.dropna(axis="columns", how="all")  # clients without test rows have no score
         mean, metric = scores.to_numpy().mean(), self.run.info["metric"]
-        clients, evaluated = format_count(len(self.clients), "client"), len(self.evaluated_clients)
-        clients = clients if evaluated == len(self.clients) else f"{evaluated} of {clients}"
         rounds = format_count(self.run.trained_rounds, "round")
-        return f"{self.run.label}: {metric} {mean:.4g} over {clients}, {rounds}"
+        return f"{self.run.label}: {metric} {mean:.4g} over {count_evaluated(self.run)}, {rounds}"
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients."""
-        return client_names(self.run.info)
+        return tuple(self.run.client_names)
 
     @cached_property
     def evaluated_clients(self) -> tuple[str, ...]:
@@ -83,9 +81,8 @@ class MethodResult:
         """Score of every seed and client at the round that validation chose: seed, client, round, value."""
         table = results.select_scores(self.run)
         if choose(split, ("test", "val"), "split") == "val":
-            scores = self.run.evaluations
-            rows = scores[(scores["point"] == self.run.info["point"]) & (scores["split"] == split)]
-            table = table.drop(columns="value").merge(rows, how="left")[[*table.columns]]
+            scores = self.run.reported_point
+            table = table.drop(columns="value").merge(scores[scores["split"] == split], how="left")[[*table.columns]]
         return table.assign(client=np.array(self.clients, dtype=object)[table["client"]])
 
     @cached_property
@@ -323,9 +320,9 @@ class MethodResult:
         if "not refitted" in trained and len(self.comparison.refitted) > known:  # once, not at every call
             warnings.warn(f"{self.name}: {trained}", stacklevel=3)
         if model is not None:
-            return load_predictor(run, self.clients, model), run, trained
+            return load_predictor(run, model), run, trained
         if run.folder not in self._predictors:
-            self._predictors[run.folder] = load_predictor(run, self.clients, self.comparison.model)
+            self._predictors[run.folder] = load_predictor(run, self.comparison.model)
         return self._predictors[run.folder], run, trained
 
     @cached_property
@@ -344,3 +341,9 @@ class MethodResult:
     def _methods_with_graphs(self) -> list[str]:
         names = [name for name, run in self.comparison.runs.items() if results.graphs(run) is not None]
         return names or ["pfedgraph, fedaghn and others"]
+
+
+def count_evaluated(run: Run) -> str:
+    """How many clients were evaluated, and of how many if that is a sample."""
+    clients, evaluated = format_count(len(run.client_names), "client"), len(run.evaluated_clients)
+    return clients if evaluated == len(run.client_names) else f"{evaluated} of {clients}"

@@ -135,7 +135,7 @@ def program(
     """
     place, start = "contestants.program", Path(folder).resolve()
     try:
-        words = shlex.split(command) if isinstance(command, str) else [*map(str, command)]
+        words = _as_words(command)
     except ValueError as error:  # of quotes that are not closed
         raise BadInput(place, f"the command {format_value(command)} cannot be read ({error}); correct it") from error
     if not words:
@@ -218,7 +218,7 @@ def pfllib(
     Raises:
         BadInput: the folder has no system/main.py, and as `program`.
     """
-    words, root = shlex.split(arguments) if isinstance(arguments, str) else [*map(str, arguments)], Path(checkout)
+    words, root = _as_words(arguments), Path(checkout)
     if not (root / "system" / "main.py").is_file():
         raise BadInput("contestants.pfllib", f"there is no system/main.py in {root}; give a checkout of PFLlib")
     algorithm = words[words.index("-algo") + 1] if "-algo" in words[:-1] else "FedAvg"
@@ -249,7 +249,7 @@ def flbench(
     Raises:
         BadInput: the folder has no src/server, and as `program`.
     """
-    words, root = shlex.split(arguments) if isinstance(arguments, str) else [*map(str, arguments)], Path(checkout)
+    words, root = _as_words(arguments), Path(checkout)
     if not (root / "src" / "server").is_dir() or not (root / "main.py").is_file():
         raise BadInput("contestants.flbench", f"there is no main.py with src/server in {root}; give a checkout of it")
     methods = [word.partition("=")[2] for word in words if word.startswith("method=")]
@@ -264,6 +264,10 @@ def _drive(
     root = checkout.resolve()
     command = [str(python), str(Path(__file__).with_name(f"drive_{driver}.py")), str(root), *words]
     return program(command, uses=[*(root / part for part in used), *_as_paths(options.pop("uses", ()))], **options)
+
+
+def _as_words(command: str | Sequence[Any]) -> list[str]:
+    return shlex.split(command) if isinstance(command, str) else [*map(str, command)]
 
 
 def _as_paths(given: Sequence[Path | str] | Path | str) -> Sequence[Path | str]:

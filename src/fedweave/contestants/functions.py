@@ -101,11 +101,11 @@ class EstimatorRunner(Runner):
         model = clone(self.estimator)
         draws = {name for name, value in model.get_params().items() if name.endswith("random_state") and value is None}
         model.set_params(**dict.fromkeys(draws, task.seed))
-        rows = _join([self._read(task, client, "train") for client in clients])
+        rows = _join([self._read(client, "train") for client in clients])
         model.fit(rows, y[:, 0] if task.kind == "numbers" and task.outputs == 1 else y)
         return [tuple(self._predict_part(task, model, one, part) for part in ("val", "test")) for one in clients]  # type: ignore[misc]
 
-    def _read(self, task: ContestTask, client: ContestClient, part: str) -> Any:
+    def _read(self, client: ContestClient, part: str) -> Any:
         """The rows of a part as the estimator reads them: inputs as columns [m, F], raw rows, or a raw column."""
         if not self.raw:
             x = getattr(client, f"{part}_x")
@@ -115,7 +115,7 @@ class EstimatorRunner(Runner):
 
     def _predict_part(self, task: ContestTask, model: Any, client: ContestClient, part: str) -> np.ndarray:
         """Of forecasts, one test window at a time: the one after it contains its targets."""
-        rows = self._read(task, client, part)
+        rows = self._read(client, part)
         one_by_one = task.forecasts and part == "test" and len(rows)
         windows = [row[None].copy() for row in rows] if one_by_one else [rows]
         return np.concatenate([self._predict(task, model, window) for window in windows])

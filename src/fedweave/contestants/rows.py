@@ -166,9 +166,8 @@ def hand_out(prepared: PreparedRun, seed: int) -> ContestTask:
 
 def _clients(prepared: PreparedRun, federation: Clients) -> list[ContestClient]:
     task, evaluated = prepared.method.task, {*federation.sample.tolist()}
-    names = prepared.names or [f"client {i}" for i in range(federation.clients)]
     cohort, clients = evaluation_cohort(federation, 0, 0), []
-    for i, name in enumerate(names):
+    for i, name in enumerate(prepared.names):
         data = cohort.client_data(i)
         rows = {part: values[values >= 0] for part in PARTS for values in [getattr(data, part)]}
         if i not in evaluated:

@@ -169,6 +169,11 @@ class Partition:
         return len(self.train)
 
     @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients [N], also where the data have none."""
+        return self.names or default_names(self.clients)
+
+    @property
     def subgraphs(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """(nodes [V], edges [2, E]) of every client of a graph data set; raises BadInput for rows and series."""
         if self.nodes is None or self.edges is None:
@@ -255,3 +260,8 @@ def symmetrise_edges(pairs: np.ndarray, count: int) -> np.ndarray:
     code = np.unique(np.concatenate([a * count + b, b * count + a]))
     both = np.stack([code // count, code % count])
     return both[:, both[0] != both[1]]
+
+
+def default_names(clients: int) -> tuple[str, ...]:
+    """Names of clients whose data have none, as results have them."""
+    return tuple(f"client {i}" for i in range(clients))

@@ -196,12 +196,11 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
     """
     federation, run = prepared.federation, prepared.run
     widths = {name: getattr(federation, name).shape[1] for name in WIDTHS}
-    names = prepared.names or tuple(f"client {i}" for i in range(federation.clients))
     group, pairs = federation.group, federation.relation
     draft = AppSpec(
         run,
         spec.facts_of(dataset, partition, widths),
-        names,
+        prepared.names,
         None if group is None else tuple(group.tolist()),
         prepared.group_names,
         None if pairs is None else tuple(map(tuple, pairs.tolist())),

@@ -225,21 +225,19 @@ def _trim_plan(plan: Tensor, counts: list[list[int]]) -> list[list[Tensor]]:
     ]
 
 
-def pad_rows(rows: Sequence[np.ndarray], width: int | None = None) -> Tensor:
+def pad_rows(rows: Sequence[np.ndarray]) -> Tensor:
     """Ragged index lists as one int64 matrix [N, m] padded with −1."""
-    width = max([len(r) for r in rows], default=0) if width is None else width
-    padded = np.full((len(rows), width), -1, dtype=np.int64)
+    padded = np.full((len(rows), max(map(len, rows), default=0)), -1, dtype=np.int64)
     for i, r in enumerate(rows):
         padded[i, : len(r)] = r
     return torch.from_numpy(padded)
 
 
-def pad_arrays(arrays: Sequence[np.ndarray], axis: int = 0) -> tuple[Tensor, Tensor]:
-    """Ragged arrays stacked with zero padding along `axis`, and their real extents [N]."""
-    extents = [a.shape[axis] for a in arrays]
+def pad_arrays(arrays: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    """Ragged arrays stacked with zero padding along their first axis, and their real extents [N]."""
+    extents = [len(a) for a in arrays]
     longest = max(extents)
-    widths = [[(0, longest - a.shape[axis]) if d == axis else (0, 0) for d in range(a.ndim)] for a in arrays]
-    padded = np.stack([np.pad(a, w) for a, w in zip(arrays, widths, strict=True)])
+    padded = np.stack([np.pad(a, [(0, longest - len(a)), *[(0, 0)] * (a.ndim - 1)]) for a in arrays])
     return torch.from_numpy(padded), torch.tensor(extents)
 
 

@@ -24,7 +24,7 @@ def gcn_norm(edges: Tensor, nodes: int, dtype: torch.dtype = torch.float32) -> t
     return add_loops(edges[:, edges[0] != edges[1]], nodes, dtype)
 
 
-def add_loops(edges: Tensor, nodes: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def add_loops(edges: Tensor, nodes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """`gcn_norm` of edges [2, E] without self loops. A GPU does not wait."""
     loops = torch.arange(nodes, device=edges.device).expand(2, -1)
     edges = torch.cat([edges, loops], dim=1)

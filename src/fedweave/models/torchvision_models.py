@@ -54,7 +54,7 @@ class TorchvisionModel(WrappedModule):
         splits = isinstance(network.get_submodule(head), nn.Linear)
         super().__init__(network, OwnModule(make, f"torchvision {arch}", (3, *sides), False, head, False, splits, ""))
         self.__dict__["sides"] = sides
-        self._try(where, shape)
+        self._try(where)
 
     @classmethod
     def check(cls, options: Mapping[str, Any], where: str) -> None:
@@ -67,7 +67,7 @@ class TorchvisionModel(WrappedModule):
             x = F.interpolate(x, self.sides, mode="bilinear", antialias=True)
         return super().forward(x, key=key, mask=mask)
 
-    def _try(self, where: str, shape: tuple[int, ...]) -> None:
+    def _try(self, where: str) -> None:
         """Refuse images that are too small for the architecture; only shapes are computed."""
         tensors: dict[str, Tensor] = {name: value.to("meta") for name, value in self.inner.state_dict().items()}
         try:

@@ -199,7 +199,7 @@ def fit_columns(
     table: "pd.DataFrame",
     features: list[str],
     train: Sequence[np.ndarray],
-    embed: bool | None = None,
+    embed: bool | None,
     pooled: bool = True,
     text: Mapping[str, int | Sequence[str]] | None = None,
 ) -> Preprocessing:

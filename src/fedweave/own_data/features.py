@@ -19,7 +19,7 @@ LEAST_SIDE = 8  # of images that come as vectors or windows
 DARK = 32  # whole numbers up to here are hardly the gray values of images from 0 to 255
 
 
-def as_features(x: Any, name: str, scaled: bool = True) -> tuple[np.ndarray, tuple[str, ...]]:
+def as_features(x: Any, name: str, scaled: bool) -> tuple[np.ndarray, tuple[str, ...]]:
     """Numbers as they are stored, and warnings: vectors [M, F], windows [M, T, C] or images [M, C, H, W].
 
     Bytes in the shape of images are uint8, which is divided by 255; other numbers are as `precision.as_stored` gives

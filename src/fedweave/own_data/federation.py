@@ -386,7 +386,7 @@ class Federation:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the clients."""
-        return self.partition.names or tuple(f"client {i}" for i in range(self.partition.clients))
+        return self.partition.client_names
 
     def __len__(self) -> int:
         return self.partition.clients

@@ -120,10 +120,10 @@ def _lines(weights: np.ndarray, group: np.ndarray | None, names: Sequence[str] =
     return {name: weights[:, kind].mean(axis=1) for name, kind in kinds.items() if kind.any()}
 
 
-def _highest_lines(lines: Mapping[str, np.ndarray], most: int = 4) -> list[str]:
-    """The first of `lines` and the highest others at the end."""
+def _highest_lines(lines: Mapping[str, np.ndarray]) -> list[str]:
+    """The first of `lines` and the three others that are highest at the end."""
     first, *others = lines
-    return [first, *sorted(others, key=lambda name: -lines[name][-1])[: most - 1]]
+    return [first, *sorted(others, key=lambda name: -lines[name][-1])[:3]]
 
 
 @drawing

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LIGHT = ("#2438b8", "#ee6a12", "#12937f", "#b53fa5", "#65500f", "#2a8cf0")
 DARK = ("#7079f2", "#c8702a", "#6aeed2", "#f2628f", "#f2b727", "#3cb0f5")
 DASHES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+LABEL_SIZE = 10.5  # of the names of series, in points
 HEAT = (0.23, 0.49, 0.92)  # opacity carries the value, so it reads on both backgrounds
 
 INK, MUTED, GRID, SURFACE = "#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04"
@@ -244,9 +245,7 @@ def space_labels(targets: ArrayLike, gap: float, low: float, high: float) -> np.
     return placed
 
 
-def name_ends(
-    axes: "Axes", ends: Sequence[tuple[str, float, SeriesStyle]], size: float = 10.5, grey: Collection[str] = ()
-) -> None:
+def name_ends(axes: "Axes", ends: Sequence[tuple[str, float, SeriesStyle]], grey: Collection[str] = ()) -> None:
     """Write each label right of the axes at its y, moved so that no two overlap, with a line in its colour.
 
     Labels in `grey` are grey.
@@ -255,7 +254,7 @@ def name_ends(
     low, high = axes.get_ylim()
     scale = axes.yaxis.get_transform()  # names are spread evenly on the page, on a logarithmic axis too
     bottom, top, *heights = scale.transform(np.array([low, high, *(end[1] for end in ends)], dtype=np.float64))
-    gap = (top - bottom) * size * 1.2 / max(axes.get_window_extent().height, 1)
+    gap = (top - bottom) * LABEL_SIZE * 1.2 / max(axes.get_window_extent().height, 1)
     positions = scale.inverted().transform(space_labels(heights, gap, bottom, top))
     transform = axes.get_yaxis_transform()
     per_point = 1.0 / max(axes.get_window_extent().width, 1)
@@ -275,14 +274,14 @@ def name_ends(
         )
         ink = MUTED if label in grey else INK
         text = axes.text(
-            1.0 + 36 * per_point, height, label, transform=transform, fontsize=size, va="center", color=ink
+            1.0 + 36 * per_point, height, label, transform=transform, fontsize=LABEL_SIZE, va="center", color=ink
         )
         for part, artist in enumerate((lead, sample, text)):
             artist.set_gid(f"series-{style.series}-end{part}")
     axes.set_ylim(low, high)
 
 
-def name_below(axes: "Axes", styles: Sequence[tuple[str, SeriesStyle]], size: float = 10.5) -> None:
+def name_below(axes: "Axes", styles: Sequence[tuple[str, SeriesStyle]]) -> None:
     """Write each label below the axes, with a line in its colour."""
     from matplotlib.lines import Line2D
 
@@ -293,7 +292,7 @@ def name_below(axes: "Axes", styles: Sequence[tuple[str, SeriesStyle]], size: fl
         loc="upper left",
         bbox_to_anchor=(0.0, -0.16),
         ncols=2,
-        fontsize=size,
+        fontsize=LABEL_SIZE,
         frameon=False,
         labelcolor=INK,
         borderpad=0,

@@ -61,8 +61,7 @@ def unpack(folder: Path) -> Predictor:
         BadInput: the run's settings do not fit the code any more, or models that were not copied have changed.
     """
     info, about = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (RUN, ABOUT))
-    names, graphs = predictor.client_names(info), serving.read_graphs(folder / serving.GRAPHS)
-    return predictor.build_predictor(info, about, _find_models(folder), graphs, names)
+    return predictor.build_predictor(info, about, _find_models(folder), serving.read_graphs(folder / serving.GRAPHS))
 
 
 def _find_models(folder: Path) -> Path:

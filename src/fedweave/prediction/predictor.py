@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedweave import data, exported_model
+from fedweave.data.base import default_names
 from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.models import MODELS
@@ -134,12 +135,11 @@ class Predictor:
         return None if image_files.are_images(stored) else stored
 
 
-def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predictor:
+def load_predictor(run: Run, model: Any = None) -> Predictor:
     """The models of a run.
 
     Args:
         run: of a folder of results.
-        names: of its clients.
         model: the model as it was given to `fit`, or what makes it; only for models without a name.
 
     Raises:
@@ -164,7 +164,7 @@ def load_predictor(run: Run, names: tuple[str, ...], model: Any = None) -> Predi
     if run.info["method"] not in METHODS:
         raise BadInput("predict", f"the method {run.info['method']!r} is not defined here; import the file that has it")
     about, graphs, _ = read_inputs(run)
-    return build_predictor(run.info, about, run.folder, graphs, names, _build_own(run.info, about, model))
+    return build_predictor(run.info, about, run.folder, graphs, _build_own(run.info, about, model))
 
 
 def build_predictor(
@@ -172,12 +172,11 @@ def build_predictor(
     about: Mapping[str, Any],
     models: Path,
     graphs: list[tuple[Tensor, Tensor]],
-    names: tuple[str, ...],
     own: OwnModule | None = None,
 ) -> Predictor:
     """A predictor from its parts: run.json, the description of the data, the folder of the models, the graphs."""
     facts = {**about, "shape": about["stored"], "classes": len(about["classes"]), **about["layout"]}
-    return Predictor(serving.deploy(dict(info), facts, models, graphs, own), about, names)
+    return Predictor(serving.deploy(dict(info), facts, models, graphs, own), about, _client_names(info))
 
 
 def _build_own(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) -> OwnModule | None:
@@ -259,7 +258,7 @@ def select_own_rows(run: Run, rows: Any, client: str) -> Any:
         BadInput: the table has no row of this client.
     """
     column = _client_column(read_inputs(run)[0])
-    is_known = client in client_names(run.info)
+    is_known = client in run.client_names
     if column == "" or not is_known or not hasattr(rows, "columns") or column not in rows:
         return rows
     own = rows[~exported_model.other_clients(rows[column], client)]
@@ -272,7 +271,7 @@ def select_own_rows(run: Run, rows: Any, client: str) -> Any:
     return own
 
 
-def client_names(info: Mapping[str, Any]) -> tuple[str, ...]:
+def _client_names(info: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of the clients of a run, from its run.json; numbers where it has none."""
     names = info.get("client_names")
-    return tuple(names) if names else tuple(f"client {i}" for i in range(int(info.get("clients", 0))))
+    return tuple(names) if names else default_names(int(info.get("clients", 0)))

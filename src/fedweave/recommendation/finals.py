@@ -165,8 +165,8 @@ def slope(run: Run) -> tuple[float, float, float]:
 
     A line is fitted for every seed and client; the interval is over both. NaN for fewer than three evaluations there.
     """
-    scores = run.evaluations
-    validation = scores[(scores["point"] == run.info["point"]) & (scores["split"] == "val")]
+    scores = run.reported_point
+    validation = scores[scores["split"] == "val"]
     last_third = validation[validation["round"] > validation["round"].max() * 2 / 3]
     rounds = np.sort(last_third["round"].unique()).astype(float)
     if len(rounds) < 3:

@@ -214,17 +214,15 @@ def _format_share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]
 
 def _curve(advice: Advice, study: results.Study, metric: str) -> str:
     """Validation score by round of the recommended method and local training."""
-    curves = results.curves(study)
     runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
     selection = [
         runs[name]
         for name in dict.fromkeys((advice.method, advice.facts["rival"], advice.facts["alone"]))
         if name in runs
     ]
-    points = {run.name: run.info["point"] for run in selection}
-    points_of_runs = curves[(curves["split"] == "val") & (curves["point"] == curves["run"].map(points))]
+    reported = results.reported_curves(results.curves(study), selection, "val")
     labels = [run.label for run in selection]
-    return plots.convergence(points_of_runs, plots.assign_styles(labels, labels), metric, bold=labels)
+    return plots.convergence(reported, plots.assign_styles(labels, labels), metric, bold=labels)
 
 
 def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:

@@ -53,14 +53,11 @@ def draw_curves(study: "Study", tables: "Tables") -> Path:
     """Write curves/<task>.svg in the folder of a loaded study, test scores as reported by round, for `dvc plots show`;
     returns the folder of the curves.
     """
-    from fedweave import plots
+    from fedweave import plots, results
     from fedweave.report import page, task_view
 
     styles = plots.assign_styles([run.label for run in study.runs], page.emphasised_methods(tables.board))
-    points = {run.name: run.info["point"] for run in study.runs}
-    curves = tables.curves[
-        (tables.curves["split"] == "test") & (tables.curves["point"] == tables.curves["run"].map(points))
-    ]
+    curves = results.reported_curves(tables.curves, study.runs, "test")
     target = study.folder / "curves"
     target.mkdir(exist_ok=True)
     for task, part in curves.groupby("task"):

@@ -46,12 +46,16 @@ def graph_figures(
 
 def names_of(run: Run, count: int) -> list[str]:
     """Names of `count` clients; numbers alone where the data have no names."""
-    names = run.client_names if len(run.client_names) == count else [f"{DEFAULT_PREFIX}{i}" for i in range(count)]
+    names = _full_names(run, count)
     return (
         [name.removeprefix(DEFAULT_PREFIX) for name in names]
         if all(name.startswith(DEFAULT_PREFIX) for name in names)
         else names
     )
+
+
+def _full_names(run: Run, count: int) -> list[str]:
+    return run.client_names if len(run.client_names) == count else [f"{DEFAULT_PREFIX}{i}" for i in range(count)]
 
 
 def _order(run: Run, measures: pd.DataFrame) -> tuple[float, float]:
@@ -99,7 +103,7 @@ def evolution(runs: Sequence[Run], graphs: StoredGraphs) -> Iterable[PageFigure]
         count = stored.weights.shape[-1]
         if stored.group is None and count > MOST_LINES:
             continue
-        names = run.client_names if len(run.client_names) == count else [f"{DEFAULT_PREFIX}{i}" for i in range(count)]
+        names = _full_names(run, count)
         first_row = f"Row of {names[0]}; thin lines are the clients it weighs least"
         whose = "Mean weight of one client" if stored.group is not None else first_row
         figure = plots.evolution(stored.weights, stored.rounds, stored.layers, stored.group, names)

@@ -25,12 +25,10 @@ def round_figures(
     Args:
         bold: methods that are drawn in colour.
     """
-    points = {run.name: run.info["point"] for run in runs}
-    reported = curves[curves["point"] == curves["run"].map(points)]
-    parts = {"Test, as reported": reported[reported["split"] == "test"]}
-    parts["Validation: what selection sees"] = reported[reported["split"] == "val"]
+    titles = {"Test, as reported": "test", "Validation: what selection sees": "val"}
+    parts = {title: results.reported_curves(curves, runs, split) for title, split in titles.items()}
     for point, title in POINTS.items():
-        if set(points.values()) != {point}:
+        if {run.info["point"] for run in runs} != {point}:
             parts[f"Test, {title}"] = curves[(curves["split"] == "test") & (curves["point"] == point)]
     grey = " In colour the best methods and the controls, in grey the others." if {*curves["method"]} - {*bold} else ""
     cut = "" if higher_is_better(metric) else " An error far above the others is cut off at the top."

@@ -92,17 +92,13 @@ def _in_words(change: float, kind: str) -> str:
     return f"{abs(change):.{3 if kind == ABSOLUTE else 1}f}{kind} {'lower' if change < 0 else 'higher'}"
 
 
-def _format_signed(value: float, digits: int = 1) -> str:
-    return with_minus_sign(f"{value:+.{digits}f}")
-
-
 def _traffic_sentence(searches: Sequence[optional_files.Tuning]) -> Iterator[str]:
     """The change of bytes by tuning, if bytes were an objective of a search."""
     key = optional_files.BYTES
     sent = [(search.trials[key], search.best_row) for search in searches if key in search.trials]
     shares = [100 * (trials.iloc[row] / trials.iloc[0] - 1) for trials, row in sent]
     if shares:
-        yield f"The bytes of a repetition changed by {_format_signed(_median(shares), 0)} % in the median."
+        yield f"The bytes of a repetition changed by {with_minus_sign(f'{_median(shares):+.0f}')} % in the median."
 
 
 def _median(values: Sequence[float]) -> float:

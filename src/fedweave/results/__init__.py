@@ -24,6 +24,7 @@ from fedweave.results.selection import (
     clients,
     drop_unscored_clients,
     evaluated_rounds,
+    reported_curves,
     score_matrix,
     select_scores,
     unconverged_rows,

@@ -1,6 +1,6 @@
 """How many clients score better, and how many worse, with a method than with local training."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,12 +14,7 @@ LOCAL = "Local"
 
 def client_differences(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
     """Run -> its score minus that of Local, of every client [N], in the unit of the score; as in `gains`."""
-    local = next((run for run in runs if run.label == LOCAL), None)
-    if local is None or local.has_splits:
-        return {}
-    base = score_matrix(table, local.name).mean(skipna=False)
-    means = {run.name: score_matrix(table, run.name).mean(skipna=False) for run in runs if run is not local}
-    return {name: (mean - base).to_numpy() for name, mean in means.items()}
+    return {name: (mean - base).to_numpy() for name, mean, base in _beside_local(runs, table)}
 
 
 def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -32,20 +27,26 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
         runs: those of one task; nothing is returned for Local itself, or where it is missing.
         table: a table of `clients`.
     """
-    local = next((run for run in runs if run.label == LOCAL), None)
-    if local is None or local.has_splits:
-        return {}
-    base, sign = score_matrix(table, local.name).mean(skipna=False), 1.0 if local.higher_is_better else -1.0
-    counts_by_run = {}
-    for run in runs:
-        mean = score_matrix(table, run.name).mean(skipna=False)
+    sign, counts_by_run = 1.0 if runs[0].higher_is_better else -1.0, {}
+    for name, mean, base in _beside_local(runs, table):
         difference = (sign * (mean - base) / (mean.abs().max() or 1.0)).round(DIGITS).to_numpy()
-        if run is local or not np.isfinite(difference).any():
+        if not np.isfinite(difference).any():
             continue
         counts = {
             "gain": (difference > 0).sum(),
             "loss": (difference < 0).sum(),
             "clients": np.isfinite(difference).sum(),
         }
-        counts_by_run[run.name] = {name: float(count) for name, count in counts.items()}
+        counts_by_run[name] = {key: float(count) for key, count in counts.items()}
     return counts_by_run
+
+
+def _beside_local(runs: Sequence[Run], table: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series]]:
+    """(run, its score of every client, that of Local) of all but Local, means over seeds; none where it is missing."""
+    local = next((run for run in runs if run.label == LOCAL), None)
+    if local is None or local.has_splits:
+        return
+    base = score_matrix(table, local.name).mean(skipna=False)
+    for run in runs:
+        if run is not local:
+            yield run.name, score_matrix(table, run.name).mean(skipna=False), base

@@ -111,8 +111,8 @@ def unscored_clients(runs: Sequence[Run]) -> list[str]:
     metric, task = METRICS.get(runs[0].info["metric"]), runs[0].task
     if metric is not None and not metric.needs:
         return []  # it is defined wherever there is a row
-    parts = [run.evaluations[run.evaluations["point"] == run.info["point"]].assign(task=task) for run in runs]
-    tests = pd.concat([part[part["split"] == "test"] for part in parts])
+    parts = [run.reported_point for run in runs]
+    tests = pd.concat([part[part["split"] == "test"] for part in parts]).assign(task=task)
     scored = drop_unscored_clients(tests, [task] if runs[0].has_splits else [])
     return [runs[0].client_names[client] for client in sorted({*tests["client"]} - {*scored["client"]})]
 

@@ -1,7 +1,7 @@
 """The round that a run reports, chosen on validation data, and the values of its clients there."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -99,6 +99,12 @@ def drop_unscored_clients(table: pd.DataFrame, splits: Collection[str] = ()) -> 
     has_scores = (is_scored | ~counts).groupby([task, client]).transform("all")
     remains = has_scores.groupby(task).transform("any")
     return table[has_scores | ~remains].reset_index(drop=True)
+
+
+def reported_curves(curves: pd.DataFrame, runs: Iterable[Run], split: str) -> pd.DataFrame:
+    """The rows of a table of `curves` of one split, for each of `runs` at the point that it reports."""
+    points = {run.name: run.info["point"] for run in runs}
+    return curves[(curves["split"] == split) & (curves["point"] == curves["run"].map(points))]
 
 
 def score_matrix(table: pd.DataFrame, run: str) -> pd.DataFrame:

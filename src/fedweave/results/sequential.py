@@ -14,9 +14,8 @@ is given up where its scores are bad.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,21 +169,6 @@ class Challenge:
     def is_over(self) -> bool:
         """Whether there is a verdict, or no patience left."""
         return self.verdict != OPEN or len(self.looks) >= self.plan.patience
-
-    def to_json(self) -> dict[str, Any]:
-        """This state as values of JSON; `from_json` reads them."""
-        return asdict(self)
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> "Challenge":
-        """The state that `to_json` wrote."""
-        return Challenge(
-            ChallengePlan(**values["plan"]),
-            {client: ClientSum(**one) for client, one in values["sums"].items()},
-            tuple(Look(**one) for one in values["looks"]),
-            values["verdict"],
-            values["margin"],
-        )
 
     def describe(self, metric: str) -> str:
         """The state in one sentence."""

@@ -153,7 +153,7 @@ def _identities(prepared: PreparedRun) -> dict[str, Any]:
     """Names of the clients [N], the group and the unit of each, the names of the groups; null where there are none."""
     group = prepared.federation.group
     return {
-        "client_names": [*(prepared.names or (f"client {i}" for i in range(prepared.federation.clients)))],
+        "client_names": [*prepared.names],
         "group": None if group is None else group.tolist(),
         "group_names": [*prepared.group_names] or None,
         "units": [*prepared.units] or None,

@@ -53,7 +53,8 @@ class PreparedRun:
         device: where tensors are.
         point: the evaluation point that is reported, "pre" or "post".
         note: the note of the data set.
-        names, group_names: of clients and of groups, or none.
+        names: of the clients.
+        group_names: of the groups, or none.
         units: unit of each client, or none.
         classes: names of the classes, or none.
         categories: codes of each input column, 0 for a number; empty if all are numbers.
@@ -200,18 +201,12 @@ def check_on_data(run: RunSpec, where: str, inputs: Inputs) -> None:
 
 def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, device: str, features: bool) -> PreparedRun:
     """The objects of `run` on one split; `evaluated` are the clients that are evaluated, bool [N], or None for all."""
-    dataset, partition, place = inputs.dataset, inputs.partition, f"runs.{run.key}"
+    dataset, partition = inputs.dataset, inputs.partition
     method = build_method(run, inputs)
     settings, point = objects.build_settings(run), objects.evaluation_point(run)
-    checks.check_budget(run, place, partition.clients)
+    checks.check_budget(run, f"runs.{run.key}", partition.clients)
 
-    federation = federations.build_federation(dataset, partition, run.task.normalize)
-    federation = federations.add_attackers(federation, run.task)
-    if run.train.class_weights:
-        federation = federations.add_balanced_weights(federation)
-    if ranks := method.task.adapter_ranks:
-        federation = federations.add_adapter_ranks(federation, ranks)
-    federation = replace(federation, evaluated=evaluated)
+    federation = replace(_build_federation(run, method, dataset, partition), evaluated=evaluated)
     row_checks.check_metric(run, dataset, partition)
     row_checks.check_hidden(run, method, partition)
     row_checks.check_validation(run, method, federation)
@@ -219,7 +214,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         divergence = torch.from_numpy(jensen_shannon(target_shares(method.task, federation)))
         federation = replace(federation, divergence=divergence)
     row_checks.check_edges(run, len(method.task.layers), federation.clients)
-    if control := graph_controls.build(run, method, federation, partition.names):
+    if control := graph_controls.build(run, method, federation, partition.client_names):
         method = replace(method, control=control)
 
     set_precision(device, run.train.precision == "tf32")
@@ -227,24 +222,16 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
     task = method.task
     if features:
         method, federation = frozen_bodies.run_once(method, federation, device)
-    train = run.train
-    by_kernel = not (train.precision or train.augment)  # it multiplies in float32 alone, and moves no images
-    steps = train.rounds * (train.steps or train.epochs * _batches(train.batch_size, federation)) if by_kernel else 0
-    executor = (
-        choose_executor(train.executor, method.network, device, train.chunk, steps, method.pools)
-        if method.has_models
-        else Loop()  # its predictions are looked up one client after the other
-    )
     prepared = PreparedRun(
         run,
         method,
         federation.to(device),
-        executor,
+        _choose_executor(run, method, federation, device),
         settings,
         device,
         point,
         dataset.note,
-        partition.names,
+        partition.client_names,
         partition.group_names,
         partition.units,
         dataset.class_names or tuple(map(str, range(dataset.classes))),
@@ -259,9 +246,26 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
     return prepared
 
 
-def _batches(batch_size: int, federation: Clients) -> int:
-    """Batches of an epoch of the largest client."""
-    return -(-int(federation.sizes.max()) // batch_size) if batch_size else 1
+def _build_federation(run: RunSpec, method: Method, dataset: Dataset, partition: Partition) -> Clients:
+    """The clients of a run, with what its task and its training add to their rows."""
+    federation = federations.build_federation(dataset, partition, run.task.normalize)
+    federation = federations.add_attackers(federation, run.task)
+    if run.train.class_weights:
+        federation = federations.add_balanced_weights(federation)
+    if ranks := method.task.adapter_ranks:
+        federation = federations.add_adapter_ranks(federation, ranks)
+    return federation
+
+
+def _choose_executor(run: RunSpec, method: Method, federation: Clients, device: str) -> Executor:
+    """The executor that the run asks for, or one that suits its work."""
+    if not method.has_models:
+        return Loop()  # its predictions are looked up one client after the other
+    train = run.train
+    batches = -(-int(federation.sizes.max()) // train.batch_size) if train.batch_size else 1  # of the largest client
+    by_kernel = not (train.precision or train.augment)  # it multiplies in float32 alone, and moves no images
+    steps = train.rounds * (train.steps or train.epochs * batches) if by_kernel else 0
+    return choose_executor(train.executor, method.network, device, train.chunk, steps, method.pools)
 
 
 def check_memory(prepared: PreparedRun) -> None:

@@ -16,8 +16,8 @@ from fedweave.runs.graph_files import read_stored
 from fedweave.study.spec import RunSpec
 
 
-def build(run: RunSpec, method: Method, federation: Clients, names: Sequence[str] = ()) -> GraphControl | None:
-    """The control that the run's method asks for, or None; `names` are those of the clients, if they have any.
+def build(run: RunSpec, method: Method, federation: Clients, names: Sequence[str]) -> GraphControl | None:
+    """The control that the run's method asks for, or None; `names` are those of the clients.
 
     Raises:
         BadInput: a file or run is missing or does not fit, or there is no true graph for an oracle.
@@ -34,15 +34,7 @@ def build(run: RunSpec, method: Method, federation: Clients, names: Sequence[str
         return GraphControl(
             "stored", {None: RecordedGraphs((0,), _build_oracle_graph(method, federation, where)[None, None])}
         )
-    client_names = names or default_names(federation.clients)
-    return GraphControl(
-        "stored", read_stored(run, setting, federation.clients, len(method.task.layers), where, client_names)
-    )
-
-
-def default_names(clients: int) -> tuple[str, ...]:
-    """Names of clients whose data have none, as results have them."""
-    return tuple(f"client {i}" for i in range(clients))
+    return GraphControl("stored", read_stored(run, setting, federation.clients, len(method.task.layers), where, names))
 
 
 def check_given_graph(run: RunSpec, partition: Partition, where: str) -> None:
@@ -52,7 +44,7 @@ def check_given_graph(run: RunSpec, partition: Partition, where: str) -> None:
         BadInput: as `graph_files.read_stored`; the number of layers is not checked.
     """
     if str(run.options.get("graph", "")).startswith("given:"):
-        check_stored_graph(run, where, partition.names or default_names(partition.clients))
+        check_stored_graph(run, where, partition.client_names)
 
 
 def check_stored_graph(run: RunSpec, where: str, names: Sequence[str] = ()) -> None:

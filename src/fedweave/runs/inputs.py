@@ -11,6 +11,8 @@ from fedweave.models import ClientModel
 from fedweave.study.schema import TaskSpec
 from fedweave.study.spec import RunSpec
 
+DATA = Path("data")
+
 
 class Inputs(NamedTuple):
     """A task's data and clients in memory, where no file and no registered name stands for them.
@@ -25,12 +27,12 @@ class Inputs(NamedTuple):
     model: Callable[[], ClientModel] | None = None
 
 
-def data_folders(task: TaskSpec, name: str, root: Path = Path("data")) -> tuple[Path, Path]:
+def data_folders(task: TaskSpec, name: str, root: Path) -> tuple[Path, Path]:
     """(features of the data set, partition of the task)."""
     return root / "features" / task.dataset, root / "partitions" / name
 
 
-def load_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Partition]:
+def load_inputs(run: RunSpec, root: Path = DATA) -> tuple[Dataset, Partition]:
     """The data set and partition that the earlier stages wrote.
 
     Raises:
@@ -40,13 +42,13 @@ def load_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Parti
     return _load_dataset(run, root), data.load_partition(folder / "partition.npz")
 
 
-def partition_inputs(run: RunSpec, root: Path = Path("data")) -> tuple[Dataset, Partition]:
+def partition_inputs(run: RunSpec) -> tuple[Dataset, Partition]:
     """The data set that the earlier stages wrote, and its first split, partitioned in memory as the run's task says.
 
     Raises:
         BadInput: when it is missing or damaged, or cannot be partitioned so.
     """
-    dataset = _load_dataset(run, root)
+    dataset = _load_dataset(run, DATA)
     return dataset, data.partition(dataset, **data.splits(run.task.partition)[0])
 
 

@@ -132,7 +132,7 @@ def expand(name: str, folder: Path = STUDIES, uses: Collection[str] = ()) -> dic
         BadInput: for an unknown study, base task or method, or a plug-in that cannot be loaded.
     """
     own = overlay(name, folder)
-    used = own.pop("uses", {}) | plugins.resolve_paths(list(uses), "--uses")
+    used = own.pop("uses", {}) | plugins.resolve_paths(list(uses), plugins.OPTION)
     plugins.load(used.values())
     head = {"study": title(name), "about": own.pop("about", ""), **({"uses": used} if used else {})}
     if "runs" in own:  # the file is a full params.yaml already
@@ -145,23 +145,13 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
     # Imported here, because these modules load torch, which a list of studies does not need.
     from fedweave.methods import METHODS
     from fedweave.study.checks import check_settings
-    from fedweave.study.search_spaces import RATES, check_space, derive_space
 
     file = name if name.endswith((".yaml", ".yml")) else f"studies/{name}.yaml"
     base = read_yaml(folder / "base.yaml") if (folder / "base.yaml").is_file() else {}
     contestants, own_methods = outside.split(own.get("methods", {}))
     outside.enter(contestants, file)
     _check_keys(file, own, METHODS)
-    tasks: dict[str, Any] = {}
-    runs: dict[str, Any] = {}
-    for key, block in own["tasks"].items():
-        protocol = task_blocks.protocol_of(block, base, f"{file}: tasks.{key}")
-        tasks[key] = task_blocks.resolve_task(key, block, base.get("tasks", {}), file, protocol)
-        for suffix, item in map(_parse_entry, list_methods(block, own, base)):
-            fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
-            if f"{key}-{suffix}" in runs:
-                raise BadInput(f"{file}: tasks.{key}.methods", f"two entries make the run '{key}-{suffix}'; rename one")
-            runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
+    tasks, runs = _build_tasks(own, base, file)
     used_methods = sorted({item["method"] for item in runs.values()})
     defaults = {
         m: {  # a file has lists in place of tuples
@@ -170,23 +160,47 @@ def _build_blocks(name: str, own: Mapping[str, Any], folder: Path) -> dict[str, 
         }
         for m in used_methods
     }
-    tune = merge({**base.get("tune", {}), "spaces": {m: derive_space(m) for m in METHODS}}, own.get("tune", {}))
     for method, block in own_methods.items():  # also of methods that no task names: params.yaml omits these
         check_settings(method, block or {}, f"{file}: methods.{method}")
-    for method in own.get("tune", {}).get("spaces") or {}:
-        check_space(method, tune["spaces"][method], f"{file}: tune.spaces.{method}")
-    declared = own.get("tune", {}).get("spaces") if tune.get("sampler") == RATES else tune["spaces"]
-    spaces = {m: (declared or {}).get(m, {}) for m in used_methods} if tune.get("trials") else {}
     return {
         "seeds": own.get("seeds", base.get("seeds", [0, 1, 2])),
         "datasets": sorted({task["dataset"] for task in tasks.values()}),
         "tasks": tasks,
         "runs": runs,
         "methods": {m: merge(defaults[m], own.get("methods", {}).get(m) or {}) for m in used_methods},
-        "tune": {**tune, "spaces": spaces},
+        "tune": _build_tuning(own.get("tune", {}), base.get("tune", {}), used_methods, file),
         "ablate": own.get("ablate", {}),
         "margins": own.get("margins", {}),
     }
+
+
+def _build_tasks(
+    own: Mapping[str, Any], base: Mapping[str, Any], file: str
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """The blocks `tasks` and `runs`: a run for each method of each task."""
+    tasks, runs = dict[str, dict[str, Any]](), dict[str, dict[str, Any]]()
+    for key, block in own["tasks"].items():
+        protocol = task_blocks.protocol_of(block, base, f"{file}: tasks.{key}")
+        tasks[key] = task_blocks.resolve_task(key, block, base.get("tasks", {}), file, protocol)
+        for suffix, item in map(_parse_entry, list_methods(block, own, base)):
+            fixed = merge(protocol.get("methods", {}).get(item["method"], {}), item.get("set", {}))
+            if f"{key}-{suffix}" in runs:
+                raise BadInput(f"{file}: tasks.{key}.methods", f"two entries make the run '{key}-{suffix}'; rename one")
+            runs[f"{key}-{suffix}"] = {"task": key, **item, **({"set": fixed} if fixed else {})}
+    return tasks, runs
+
+
+def _build_tuning(own: Mapping[str, Any], base: Mapping[str, Any], methods: list[str], file: str) -> dict[str, Any]:
+    """The block `tune`, with the search spaces of `methods` if there are trials."""
+    from fedweave.methods import METHODS
+    from fedweave.study.search_spaces import RATES, check_space, derive_space
+
+    tune = merge({**base, "spaces": {method: derive_space(method) for method in METHODS}}, own)
+    for method in own.get("spaces") or {}:
+        check_space(method, tune["spaces"][method], f"{file}: tune.spaces.{method}")
+    declared = own.get("spaces") if tune.get("sampler") == RATES else tune["spaces"]
+    spaces = {method: (declared or {}).get(method, {}) for method in methods} if tune.get("trials") else {}
+    return {**tune, "spaces": spaces}
 
 
 def list_methods(block: Mapping[str, Any], study: Mapping[str, Any], base: Mapping[str, Any]) -> list[Any]:

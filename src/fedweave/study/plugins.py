@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -57,6 +57,11 @@ def load(uses: Iterable[Path | str] = ()) -> None:
         place = Path(path).resolve()
         if place not in packages.values():
             _load_path(place, str(path))
+
+
+def load_option(paths: Sequence[str] | None) -> None:
+    """As `load`, of the paths that a user gave by `OPTION`, relative to the current folder."""
+    load(resolve_paths(paths or [], OPTION).values())
 
 
 def load_if_missing(name: object, table: Mapping[str, object]) -> None:

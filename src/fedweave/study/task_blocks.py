@@ -50,7 +50,7 @@ def resolve_task(
     own_settings = {name: value for name, value in block.items() if name not in ADDED}
     own_settings = _merge_settings({name: value for name, value in protocol.items() if name != "methods"}, own_settings)
     if "base" not in block and key not in base and "dataset" in own_settings:
-        rule = _mapping(own_settings, "partition").get("name")
+        rule = _partition(own_settings).get("name")
         return {"dataset": own_settings["dataset"], "setting": rule or key, "normalize": "none", **own_settings}
     if "base" not in block and key not in base:
         remedy = (
@@ -70,7 +70,7 @@ def resolve_task(
 
 def _merge_settings(base: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """`merge`, where `seeds` of a partition takes the place of the base's `seed`, and the other way round."""
-    old, new = (_mapping(block, "partition") for block in (base, settings))
+    old, new = (_partition(block) for block in (base, settings))
     return merge({**base, "partition": drop_replaced_seed(old, new)} if old else base, settings)
 
 
@@ -87,7 +87,7 @@ def _drop_partition_options(base_task: Mapping[str, Any], settings: Mapping[str,
     """
     from fedweave.data import PARTITIONS, default_options  # imported here, as in `catalogue`
 
-    old, new = (_mapping(block, "partition") for block in (base_task, settings))
+    old, new = (_partition(block) for block in (base_task, settings))
     rule = str(new.get("name"))
     if "name" not in old or rule == old["name"] or rule not in PARTITIONS:
         return base_task
@@ -95,7 +95,7 @@ def _drop_partition_options(base_task: Mapping[str, Any], settings: Mapping[str,
     return {**base_task, "partition": options, "setting": rule}
 
 
-def _mapping(block: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The entry `key` of `block`; an empty mapping if there is none or it is another type, which is refused later."""
-    value = block.get(key)
+def _partition(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The partition of a task; an empty mapping if there is none or it is another type, which is refused later."""
+    value = block.get("partition")
     return value if isinstance(value, Mapping) else {}

@@ -138,17 +138,17 @@ def tiny_imagenet(root: Path) -> Dataset:
         lines = archive.read(f"{base}/val/val_annotations.txt").decode("ascii").splitlines()
         validation = {f"{base}/val/images/{line.split()[0]}": line.split()[1] for line in lines}
         parts = [
-            (_read_pictures(archive, train, 64), np.array([label[name.split("/")[2]] for name in train])),
-            (_read_pictures(archive, list(validation), 64), np.array([label[word] for word in validation.values()])),
+            (_read_pictures(archive, train), np.array([label[name.split("/")[2]] for name in train])),
+            (_read_pictures(archive, list(validation)), np.array([label[word] for word in validation.values()])),
         ]
     return _build_dataset("tiny-imagenet", len(words), parts)
 
 
-def _read_pictures(archive: zipfile.ZipFile, names: list[str], size: int) -> np.ndarray:
-    pixels = np.empty((len(names), 3, size, size), dtype=np.uint8)
+def _read_pictures(archive: zipfile.ZipFile, names: list[str]) -> np.ndarray:
+    pixels = np.empty((len(names), 3, 64, 64), dtype=np.uint8)
     for i, name in enumerate(names):
         with archive.open(name) as file:
-            pixels[i] = read_picture(file, size)
+            pixels[i] = read_picture(file, 64)
     return pixels
 
 

@@ -70,7 +70,7 @@ def _enrol(
     return {identity: reply for identity, reply in accepted.items() if finite_rows(stacked[identity]) is None}
 
 
-def add_members(spec: AppSpec, session: Session, replies: Mapping[int, Reply]) -> Session:
+def add_members(session: Session, replies: Mapping[int, Reply]) -> Session:
     """`session` with new members: identities, numbers of training rows, scores of rules without a model."""
     sizes = torch.tensor([reply.config["rows/train"] for reply in replies.values()], dtype=torch.get_default_dtype())
     rules = {rule: dict(scores) for rule, scores in session.controls.items()}

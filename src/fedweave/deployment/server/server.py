@@ -79,7 +79,7 @@ class Coordinator:
         replies = enrolment.enrol_founders(self.registry, log)
         if not replies:
             raise BadInput("no client has joined; messages.jsonl says why")
-        session = enrolment.add_members(self.spec, Session(), replies)
+        session = enrolment.add_members(Session(), replies)
         method = self.spec.timeline.stages[0].method
         start = enrolment.build_start(self.spec, method, session.members, replies)
         return replace(session, server=server_hooks.init(method, start))
@@ -100,7 +100,7 @@ class Coordinator:
             return session
         session = self._evaluate_last_round(session, log, recorder)
         method = self.spec.timeline.stage(session.round)[0].method
-        extended = enrolment.add_members(self.spec, session, replies)
+        extended = enrolment.add_members(session, replies)
         start = enrolment.build_start(self.spec, method, extended.members, replies)
         uploads = enrolment.stack_enrolments(replies)
         server = server_hooks.admit(method, session.server, uploads, len(replies), start)
