@@ -248,6 +248,20 @@ def test_columns_that_may_be_misread_are_named_once(tmp_path: Path) -> None:
     assert points.startswith("column 'room': points separate thousands, ")
 
 
+def test_values_of_a_category_in_another_spelling_are_named(tmp_path: Path) -> None:
+    """Where a later delivery brings them; neither in a hidden column nor again."""
+    kinds = (["lorry", "van"], ["Lorry", "van"], ["Lorry", "bus"])
+    notes = []
+    for number, values in enumerate(kinds):
+        table = flights(60 * number).assign(kind=values * 30, room=values * 30)
+        table.to_csv(tmp_path / f"a-{number}.csv", index=False)
+        notes.append(arrive(tmp_path, columns=[("exclude", "room")]).notes[number == 0 :])
+    line = (
+        "values of column 'kind' 'Lorry' and 'lorry' differ only in spelling; write them the same way if they are one"
+    )
+    assert notes == [(), (line,), ()]
+
+
 def test_clients_that_join_and_leave_are_named(tmp_path: Path) -> None:
     """In the delivery's own line."""
     flights(0).to_csv(tmp_path / "a-1.csv", index=False)

@@ -2,6 +2,7 @@
 
 import io
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -505,8 +506,19 @@ def test_the_exported_model_reads_what_the_result_reads(tmp_path: Path) -> None:
     rows = pd.DataFrame({"k": [False, True]})
     expected = run.predict_proba(rows.assign(k=[0, 1]), "k0")
     np.testing.assert_array_equal(run.predict_proba(rows, "k0"), expected)
-    with pytest.warns(UserWarning, match="column 'k' has no value that training had"):
-        run.predict(pd.DataFrame({"k": ["x"]}), "k0")
+    with pytest.warns(UserWarning, match=r"column 'k' has no value that training had \('0', '1'\), such as '7'"):
+        run.predict(pd.DataFrame({"k": [7]}), "k0")
+
+
+def test_a_category_in_another_spelling_is_named(tmp_path: Path) -> None:
+    """In some of the rows that are to be predicted, with the same line from the folder of the model."""
+    table = pd.DataFrame(
+        {"c": WHO, "k": np.where(np.arange(COUNT) % 2, "van", "lorry"), "y": np.arange(COUNT) // 4 % 2}
+    )
+    run = fw.fit("fedavg", fw.Federation.from_pandas(table, client="c", label="y"), **QUIET)
+    for predict in (partial(run.predict, client="k0"), exported_model.load(run.export(tmp_path / "k0", "k0")).predict):
+        with pytest.warns(UserWarning, match="column 'k' has 'Lorry ', which training had as 'lorry'; it counts as un"):
+            predict(pd.DataFrame({"k": ["van", "bus", "Lorry "]}))
 
 
 EDGES = [(i, i + 1) for i in range(89)]

@@ -42,15 +42,27 @@ def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: S
         return count_words(column, about.get("words") or (), int(about.get("buckets") or 0))
     if about["levels"]:
         codes = level_codes(column, about["levels"])[:, None]
-        if not codes.any() and column.notna().any():
-            value, known = column[column.notna()].iloc[0], ", ".join(map(repr, about["levels"][:3]))
-            line = f"table: column {about['name']!r} has no value that training had ({known}), such as {value!r}"
-            warnings.warn(f"{line}; all count as unknown", stacklevel=2)
+        _warn_of_values(column[(codes == 0).all(1) & column.notna()], about, bool(codes.any()))
         return (codes if about.get("coded") else codes == np.arange(1, len(about["levels"]) + 1)).astype(np.float32)
     median, mean, std = numbers
     values = as_numbers(column, about["name"])
     values = np.where(np.isfinite(values), values, median)
     return ((values - mean) / std).astype(np.float32)[:, None]
+
+
+def _warn_of_values(unknown: "pd.Series[Any]", about: Mapping[str, Any], has_known: bool) -> None:
+    """Warn of values that training did not have, if there are no others or one is known in another spelling."""
+    values, levels = unique_texts(unknown)[0], about["levels"]
+    plain = {level.strip().casefold(): level for level in levels}
+    respelled = [(value, plain[key]) for value in values for key in [value.strip().casefold()] if key in plain]
+    line = ""
+    if values and not has_known:
+        known = ", ".join(map(repr, levels[:3]))
+        line = f"has no value that training had ({known}), such as {values[0]!r}; all count as unknown"
+    elif respelled:
+        line = f"has {respelled[0][0]!r}, which training had as {respelled[0][1]!r}; it counts as unknown"
+    if line:
+        warnings.warn(f"table: column {about['name']!r} {line}", stacklevel=2)
 
 
 def warn_of_numbers(name: str, values: np.ndarray, mean: float, std: float) -> None:

@@ -54,6 +54,10 @@ class Terms:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.label in (self.client, *self.key):
+            raise BadInput(
+                "label", f"{self.label!r} is also the column of the client or the key; name another column to predict"
+            )
         if self.target:
             choose(self.target, KINDS, "target")
         if len(self.shares) != len(PARTS):
@@ -181,9 +185,9 @@ class Deliveries:
         schema = ledger.schema or Schema.of(table, terms.client, terms.label, terms.key, terms.target)
         said = [note for one in ledger.arrivals for note in one.notes] if ledger.arrivals else None
         read_as, (table, schema) = table.attrs, schema.conform(table)
-        notes = reading_notes.find_notes(read_as, table, schema, columns, said)
-        table = table[~table[terms.client].isin([*ledger.forgotten])]
         state = self.state()
+        notes = reading_notes.find_notes(read_as, table, schema, columns, said, state)
+        table = table[~table[terms.client].isin([*ledger.forgotten])]
         named = identify(table, schema)
         changed, gone = self._compare(named, state, reading)
         problems = [*schema.find_problems(table), *self._find_losses(reading, named, state, gone)] if len(table) else []
