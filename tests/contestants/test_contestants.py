@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import LinearSVC
 from torch import nn
 
 import fedweave as fw
@@ -140,6 +142,13 @@ def test_contestants_stand_on_the_board_with_marks(compared):
     assert "mine (program) brought its own code" in page
     again = fw.load(compared.study.folder)
     assert again.leaderboard()["mean"].tolist() == compared.leaderboard()["mean"].tolist()
+
+
+def test_classes_without_probabilities_are_noted():
+    """A score of probabilities, such as `roc_auc`, is then one of classes."""
+    for model, expected in ((LinearSVC(), True), (make_pipeline(LinearSVC()), True), (LogisticRegression(), False)):
+        unequal = fw.contestants.estimator(model, name="one").runner.unequal
+        assert ("it gives classes without probabilities" in unequal) == expected
 
 
 def test_bytes_curves_and_the_graph_are_stored(compared):
@@ -312,6 +321,21 @@ def test_numbers_are_scored_in_the_unit_of_the_targets():
     named = fw.contestants.function(training_mean)
     result = fw.fit(named, numbers, rounds=1, progress=False)
     assert result.scores.to_numpy() == pytest.approx(result.run.info["controls"]["Training mean"], rel=1e-5)
+
+
+def test_a_program_can_compute_the_unit_of_the_targets(tmp_path: Path):
+    """task.json has the two numbers of each client."""
+    x = np.arange(120.0)[:, None] % 7
+    label = 50 + 3 * x[:, 0] + np.arange(120) % 2 / 4
+    numbers = fw.Federation.from_arrays(x, label, client=["a", "b"] * 60, normalize="standard_client")
+    caught = []
+    with pytest.raises(RuntimeError, match="enough"):
+        fw.fit(fw.contestants.function(lambda task: caught.append(task) or 1 / 0, "enough"), numbers, rounds=1)
+    write_task(caught[0], tmp_path / "task")
+    for i, client in enumerate(json.loads((tmp_path / "task" / "task.json").read_text())["clients"]):
+        y = np.load(tmp_path / "task" / client["folder"] / "train.npz")["y"]
+        own = y * client["unit"] + client["offset"]
+        np.testing.assert_allclose(own[:, 0], label[numbers.partition.train[i]], rtol=1e-6)
 
 
 def test_the_example_in_the_docstring_runs():
