@@ -1,6 +1,7 @@
 """Checks: what a contestant may take part in, and whether its predictions can be scored."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -91,8 +92,9 @@ def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.nd
         ContestantFailed: at `place`; they have another length or shape, are not finite, or are no probabilities.
     """
     if hasattr(value, "columns"):  # with the names of the classes, in whatever order
-        named = {str(name): name for name in value.columns}
-        value = value[[named[name] for name in task.classes]] if {*named} == {*task.classes} else value
+        spell = str if len({*map(_plain, task.classes)}) < len(task.classes) else _plain
+        named, wanted = {spell(name): name for name in value.columns}, [*map(spell, task.classes)]
+        value = value[[named[name] for name in wanted]] if {*named} == {*wanted} else value
     try:
         if np.iscomplexobj(value):
             raise TypeError
@@ -123,6 +125,11 @@ def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.nd
         problem = f"its probabilities of row {row} ({numbers}) are below 0, or their sum is {sums[row]:.4g} and not 1"
         raise ContestantFailed(place, problem)
     return np.where(abs(sums - 1)[:, None] > 1e-6, outputs / sums[:, None], outputs)
+
+
+def _plain(name: Any) -> str:
+    """The name of a class without what spellings differ in: capitals, signs, and the X that R puts before a number."""
+    return re.sub(r"^x(?=\d)", "", re.sub(r"\W+", "", str(name).casefold()))
 
 
 def check_graph(task: ContestTask, graph: Any, label: str) -> np.ndarray | None:
