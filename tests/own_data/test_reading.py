@@ -17,6 +17,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave import exported_model
+from fedweave.own_data import contents
 from fedweave.own_data.user_files import read_folder, read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -661,6 +662,25 @@ def sorted_rows(federation: fw.Federation, part: str, client: str) -> np.ndarray
     classes = [sorted(federation.classes).index(federation.classes[i]) for i in federation.dataset.labels[rows]]
     matrix = np.column_stack([federation.dataset.x[rows].reshape(len(rows), -1), classes])
     return matrix[np.lexsort(matrix.T)]
+
+
+@pytest.mark.parametrize(
+    ("times", "line"),
+    [
+        (
+            pd.date_range("2024-10-26", periods=30, freq="h", tz="Europe/Berlin"),
+            "2024-10-27 03:00:00 UTC, usually 1 hour",
+        ),
+        (pd.date_range("2020-01-01", periods=30, freq="MS"), "2022-06-01 00:00:00, usually 31 days apart"),
+        (pd.date_range("2024-01-01", periods=30, freq="90min"), "2024-01-02 19:30:00, usually 90 minutes apart"),
+        (pd.date_range("2024-01-01", periods=30, freq="14D"), "2025-02-10 00:00:00, usually 2 weeks apart"),
+    ],
+)
+def test_times_are_described_by_their_usual_step(times: pd.DatetimeIndex, line: str) -> None:
+    """Dates with a time zone are dates, and no part of a step is rounded away."""
+    text = contents.describe(pd.Series(times).to_numpy(), "time")
+    assert text.startswith("dates, from ")
+    assert line in text
 
 
 def test_a_description_is_a_screen() -> None:

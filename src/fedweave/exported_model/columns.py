@@ -113,14 +113,21 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     """The last `length` rows of a table, in the order of its column of times, as one window [1, length, C].
 
     Raises:
-        InputError: a column is missing, there are fewer rows, a value or a time is missing, or a time cannot be read.
+        InputError: a column is missing, there are fewer rows, a value or a time is missing, a time cannot be read, or
+            two rows have one time.
     """
     check_columns(table, [column["name"] for column in columns if column["role"] != "client"])
     time = next(column["name"] for column in columns if column["role"] == "time")
     if len(table) < length:
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
     order = as_times(table[time].to_numpy(), f"table: column {time!r}")
-    latest = table.iloc[np.argsort(order, kind="stable")[-length:]]
+    last = np.argsort(order, kind="stable")[-length:]
+    if len(np.unique(order[last])) < length:
+        same = last[:-1][np.diff(order[last]) == 0][0]
+        raise InputError(
+            f"table: two of the last {length} rows have one time, {table[time].iloc[same]}; give the rows of one series"
+        )
+    latest = table.iloc[last]
     window = np.stack([as_numbers(latest[c["name"]], c["name"]) for c in columns if c["role"] == "value"], axis=1)
     if not np.isfinite(window).all():
         raise InputError(f"table: one of the last {length} rows has no value; fill it in")
