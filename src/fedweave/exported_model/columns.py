@@ -180,7 +180,7 @@ def as_images(values: np.ndarray) -> np.ndarray:
 
 
 def as_table(rows: Any, columns: Sequence[Any]) -> "pd.DataFrame":
-    """A table as it is; a list of texts as its only column.
+    """A table as it is, but for 0 and "0" as names of columns; a list of texts as its only column.
 
     Raises:
         InputError: it is neither.
@@ -188,7 +188,8 @@ def as_table(rows: Any, columns: Sequence[Any]) -> "pd.DataFrame":
     import pandas as pd
 
     if hasattr(rows, "columns"):
-        return pd.DataFrame(rows)
+        names = {str(column["name"]): column["name"] for column in columns}
+        return pd.DataFrame(rows).rename(columns=lambda name: names.get(str(name), name))
     texts = [] if isinstance(rows, str) or not hasattr(rows, "__iter__") else [*rows]
     if len(columns) == 1 and texts and all(isinstance(text, str) for text in texts):
         return pd.DataFrame({columns[0]["name"]: texts})
