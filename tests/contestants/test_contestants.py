@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
@@ -142,6 +143,17 @@ def test_contestants_stand_on_the_board_with_marks(compared):
     assert "mine (program) brought its own code" in page
     again = fw.load(compared.study.folder)
     assert again.leaderboard()["mean"].tolist() == compared.leaderboard()["mean"].tolist()
+
+
+def test_a_failing_estimator_names_its_client():
+    """As where one client has too few rows for a cross-validation."""
+    x, client = np.arange(126.0)[:, None] % 7, ["a", "b"] * 60 + ["small"] * 6
+    federation = fw.Federation.from_arrays(x, np.arange(126) // 2 % 2, client=client)
+    model = fw.contestants.estimator(CalibratedClassifierCV(LogisticRegression()), name="calibrated")
+    with pytest.raises(
+        RuntimeError, match="calibrated: client 'small': CalibratedClassifierCV ended with ValueError: "
+    ):
+        fw.fit(model, federation, rounds=1, progress=False)
 
 
 def test_classes_without_probabilities_are_noted():

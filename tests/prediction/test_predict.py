@@ -71,6 +71,8 @@ def test_a_table_is_encoded_as_in_training(tmp_path: Path) -> None:
         result.predict(x, "Ann")
     with pytest.raises(fw.BadInput, match="no column 'kind'"):
         result.predict(table[["size"]], "Ann")
+    with pytest.raises(fw.BadInput, match="no column 'kind'; it has size, ' kind'"):
+        result.predict(table.rename(columns={"kind": " kind"}), "Ann")
 
 
 def test_columns_may_have_whole_numbers_as_names(tmp_path: Path) -> None:

@@ -92,9 +92,13 @@ class EstimatorRunner(Runner):
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         groups = [[client] for client in task.clients] if self.scope == "client" else [[*task.clients]]
         hint = SCALED if task.kind == "numbers" and task.columns and not self.raw else ""
-        with _run_here(f"{type(self.estimator).__name__} ended with", hint):
-            self.check_columns([column["name"] for column in task.columns])
-            return ContestAnswers([pair for group in groups for pair in self._fit(task, group)])
+        pairs: list[Pair] = []
+        for group in groups:
+            place = f"client {group[0].name!r}: " if self.scope == "client" else ""
+            with _run_here(f"{place}{type(self.estimator).__name__} ended with", hint):
+                self.check_columns([column["name"] for column in task.columns])
+                pairs += self._fit(task, group)
+        return ContestAnswers(pairs)
 
     def _fit(self, task: ContestTask, clients: Sequence[ContestClient]) -> list[Pair]:
         """The predictions of one model for each of `clients`."""

@@ -137,7 +137,8 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
 def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
     """Refuse a table that lacks a column, or has two of one name."""
     if missing := [name for name in names if name not in table]:
-        raise InputError(f"table: no column {missing[0]!r}; it has {', '.join(map(str, table.columns))}")
+        others = ", ".join(name if name == name.strip() else repr(name) for name in map(str, table.columns))
+        raise InputError(f"table: no column {missing[0]!r}; it has {others}")
     if repeated := [name for name in names if table[name].ndim > 1]:
         raise InputError(f"table: two columns have the name {repeated[0]!r}; rename one")
 
