@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -145,6 +146,25 @@ def test_contestants_stand_on_the_board_with_marks(compared):
     assert again.leaderboard()["mean"].tolist() == compared.leaderboard()["mean"].tolist()
 
 
+def leave(task):
+    raise SystemExit("no data")
+
+
+def with_gradient(task):
+    return [[torch.tensor(part, requires_grad=True) for part in pair] for pair in base_rate(task).values()]
+
+
+def test_a_function_that_leaves_python_ends_alone(federation):
+    """As a script that calls `sys.exit` does; a tensor that has a gradient is as good as one without."""
+    functions = [fw.contestants.function(code) for code in (base_rate, with_gradient, leave)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = fw.compare(federation, functions, rounds=1, seeds=1, tune=0, central=False, progress=False)
+    assert "leave: it ended with SystemExit: no data" in result.lost
+    means = result.leaderboard().set_index("method")["mean"]
+    assert means["with_gradient"] == pytest.approx(means["base_rate"])
+
+
 def test_a_failing_estimator_names_its_client():
     """As where one client has too few rows for a cross-validation."""
     x, client = np.arange(126.0)[:, None] % 7, ["a", "b"] * 60 + ["small"] * 6
@@ -255,6 +275,10 @@ def test_tables_read_back_to_the_same_bits(task, tmp_path: Path):
         (lambda c: c.program("python -c 1", name="a", uses=["no-such"]), "no-such is not there"),
         (lambda c: c.program("python -c 1", name="a b"), "'a b' is not a name"),
         (lambda c: c.function(3), "3 is not a function"),
+        (
+            lambda c: c.function(crash, settings=["depth"]),
+            r"settings: \['depth'\] is not a mapping; give \{name: value\}",
+        ),
         (lambda c: c.estimator(LogisticRegression), "is not an estimator"),
         (lambda c: c.estimator(LogisticRegression(), "all"), "'all' is unknown"),
     ],

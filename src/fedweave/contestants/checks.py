@@ -9,6 +9,7 @@ import numpy as np
 
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.errors import BadInput, ContestantFailed, format_count, format_value
+from fedweave.exported_model import as_plain
 from fedweave.study.spec import RunSpec
 
 PARTS = ("val", "test")  # of which predictions are wanted
@@ -96,6 +97,7 @@ def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.nd
         named, wanted = {spell(name): name for name in value.columns}, [*map(spell, task.classes)]
         value = value[[named[name] for name in wanted]] if {*named} == {*wanted} else value
     try:
+        value = as_plain(value)
         if np.iscomplexobj(value):
             raise TypeError
         outputs = np.array(value, dtype=np.float64)
@@ -142,7 +144,7 @@ def check_graph(task: ContestTask, graph: Any, label: str) -> np.ndarray | None:
         return None
     count = len(task.clients)
     try:
-        weights = np.array(graph, dtype=np.float64)
+        weights = np.array(as_plain(graph), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ContestantFailed(f"{label}: graph", "it gave no array of numbers") from error
     if weights.shape != (count, count) or not np.isfinite(weights).all():

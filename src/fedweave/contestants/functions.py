@@ -175,6 +175,6 @@ def _run_here(sentence: str, hint: str = "") -> Iterator[None]:
             yield
         except ContestantFailed:
             raise
-        except Exception as error:  # it can raise anything
+        except (Exception, SystemExit) as error:  # it can raise anything, also by sys.exit
             reason = first_line(error)
             raise ContestantFailed(f"{sentence} {type(error).__name__}", f"{reason}{hint}") from error
