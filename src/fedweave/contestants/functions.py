@@ -105,7 +105,7 @@ class EstimatorRunner(Runner):
         from sklearn.base import clone
 
         in_unit = task.kind == "numbers" and self.raw
-        y = np.concatenate([one.train_label if in_unit else one.train_y for one in clients])  # type: ignore[misc]
+        y = np.concatenate([one.train_label if in_unit else one.train_y for one in clients])
         present = np.unique(y) if task.kind == "classes" else y
         if task.kind == "classes" and len(present) == 1:  # many estimators refuse rows of one class
             return [_constant(task, client, int(present[0])) for client in clients]

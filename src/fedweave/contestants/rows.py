@@ -185,8 +185,8 @@ def _clients(prepared: PreparedRun, federation: Clients) -> list[ContestClient]:
         if prepared.raw:
             raw = {f"{part}_raw": prepared.raw.take(i, np.array(places.cpu())) for part, places in rows.items()}
         units = _units(data, rows["train"]) if "targets" in data.arrays else {}
-        more: dict[str, Any] = {"evaluated": i in evaluated, "graph": graph, **raw, **units}
-        clients.append(ContestClient(str(name), **inputs, **known, **more))
+        more: dict[str, Any] = {**inputs, **known, **raw, **units}
+        clients.append(ContestClient(str(name), **more, evaluated=i in evaluated, graph=graph))
     return clients
 
 
