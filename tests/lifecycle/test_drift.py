@@ -154,7 +154,8 @@ def test_texts_drift_by_what_the_champion_predicts(tmp_path: Path) -> None:
         if number == 3:
             table["late"] = None  # labels come later
         table.to_csv(tmp_path / f"week-{number}.csv", index=False)
-        life.refresh([str(tmp_path / f"week-{number}.csv")])
+        life.refresh()
+        life.refresh([entry.name for entry in life.deliveries.quarantined])
         life.challenge() if number == 1 else life.evaluate()
     assert life.drifts[2] == []
     [sentence] = life.drifts[3]

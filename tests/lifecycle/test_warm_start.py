@@ -18,7 +18,8 @@ def deliver(life: fw.Lifecycle, number: int, table: pd.DataFrame) -> list[roles.
     """What happens in the night after a delivery."""
     file = life.folder.parent / f"week-{number}.csv"
     table.to_csv(file, index=False)
-    life.refresh([str(file)])
+    life.refresh()
+    life.refresh([entry.name for entry in life.deliveries.quarantined])
     return life.challenge()
 
 
