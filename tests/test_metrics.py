@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score, recall_score, roc_auc_score
+from sklearn.metrics import f1_score, mean_poisson_deviance, recall_score, roc_auc_score
 from sklearn.metrics import log_loss as mean_log_loss
 
 from fedweave.errors import BadInput
@@ -164,3 +164,10 @@ def test_a_failing_function_is_named_in_one_line() -> None:
         broken.value("classes", TARGETS, LOGITS)
     with pytest.raises(BadInput, match="metric broken: fails"):
         broken.check("classes", 3)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "forecasts"])
+def test_a_metric_of_counts_can_be_used(kind: str) -> None:
+    """Made-up targets, on which a function is tried, are above 0."""
+    deviance = Metric("deviance", lambda targets, outputs: mean_poisson_deviance(targets.ravel(), outputs.ravel()))
+    deviance.check(kind, 1 if kind == "numbers" else 3)

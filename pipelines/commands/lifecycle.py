@@ -85,9 +85,8 @@ def refresh(
         given["margin"] = own_data.read_margin(margin)  # perhaps 0
     places = {name: f"--{OPTIONS.get(name, name)}" for name in given} | {name: f"--set {name}" for name in own}
     _check_begun(life, places)
-    with relocate(places | {"methods": "--method"}):
+    with relocate(places | {"methods": "--method", "accept": "--accept"}):
         opened = fw.Lifecycle.begin(life, **given) if given else fw.Lifecycle(life)
-    with relocate({"accept": "--accept"}):
         outcomes = opened.refresh(accept or ())
     print("\n".join(map(str, outcomes)) or f"{life}: nothing new")
     delivery_versions.store(opened.deliveries.place, opened.deliveries.place / LEDGER)

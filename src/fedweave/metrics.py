@@ -57,6 +57,11 @@ class Metric:
         for kind in self.kinds:
             choose(kind, KINDS, f"metric {self.name}: kinds")
 
+    @property
+    def is_of_user(self) -> bool:
+        """Whether its function is a user's own, of which nothing is known."""
+        return self.function.__module__ != __name__
+
     def value(self, kind: str, targets: np.ndarray, outputs: np.ndarray) -> float:
         """The value for M rows; NaN if there are none, or if an output is not finite.
 
@@ -89,10 +94,10 @@ class Metric:
         Raises:
             BadInput: as `value`.
         """
-        if self.function.__module__ == __name__:
+        if not self.is_of_user:
             return
         rows = np.arange(4 * width) % width
-        steps = np.cos(np.arange(4 * width * width).reshape(-1, width))
+        steps = 2 + np.cos(np.arange(4 * width * width).reshape(-1, width))  # above 0, as many metrics need them
         targets = {"classes": rows, "numbers": steps[:, 0], "forecasts": steps}[kind]
         outputs = steps[:, -1] if kind == "numbers" else steps
         self.value(kind, targets, outputs)
@@ -347,12 +352,16 @@ class Margin:
         return f"{self.points:g}" + (f" point{'s' * (self.points != 1)}" if unit(metric) else "")
 
 
-def parse_margin(value: object, where: str) -> Margin:
+def parse_margin(value: object, where: str, metric: Any = None) -> Margin:
     """A margin from a number in the unit of the score, or from a share of the mean such as "5 %".
 
     Raises:
-        BadInput: it is neither.
+        BadInput: it is neither, or as wide as the values of `metric`, where that is the name of one.
     """
+    low, high = METRICS[metric].bounds if isinstance(metric, str) and metric in METRICS else ERROR
+    if isinstance(value, int | float) and high - low <= value < math.inf:
+        problem = f"{value:g} is the whole range of {metric}, {low:g} to {high:g}; write a part of it, such as 0.01"
+        raise BadInput(where, problem)
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
         return Margin(points=float(value))
     if isinstance(value, str) and (match := SHARE_OF_MEAN.fullmatch(value.strip())):
@@ -368,9 +377,9 @@ def parse_margins(values: Mapping[str, object], where: str) -> dict[str, Margin]
     """Metric -> its margin.
 
     Raises:
-        BadInput: one is no margin; `where` stands before its metric.
+        BadInput: one is not its metric's margin; `where` stands before its metric.
     """
-    return {str(metric): parse_margin(value, f"{where}{metric}") for metric, value in values.items()}
+    return {str(metric): parse_margin(value, f"{where}{metric}", metric) for metric, value in values.items()}
 
 
 def margin_of(metric: str, margins: Mapping[str, Margin]) -> Margin:

@@ -42,10 +42,12 @@ def definition(entry: Callable[..., Any]) -> tuple[str, ...]:
         inner = (definition(part) for part in (entry.func, *entry.args) if callable(part))
         return tuple(text for part in inner for text in part)
     name = getattr(entry, "__qualname__", type(entry).__qualname__)
+    module = str(getattr(entry, "__module__", ""))
     try:
-        return str(Path(inspect.getfile(inspect.unwrap(entry))).resolve()), name
+        file = Path(inspect.getfile(inspect.unwrap(entry))).resolve()
     except (OSError, TypeError):
-        return str(getattr(entry, "__module__", "")), name
+        return module, name
+    return (str(file) if file.is_file() else module), name  # each cell of a notebook has the name of another file
 
 
 def users_file(entry: Callable[..., Any]) -> Path | None:

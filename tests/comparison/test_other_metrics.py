@@ -2,22 +2,27 @@
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from sklearn.metrics import (
     average_precision_score,
+    brier_score_loss,
     fbeta_score,
     get_scorer,
     make_scorer,
     matthews_corrcoef,
+    mean_absolute_percentage_error,
+    mean_poisson_deviance,
+    r2_score,
     roc_auc_score,
 )
 
 import fedweave as fw
 from fedweave import report, results
-from fedweave.comparison.user_metrics import TorchmetricsFunction
+from fedweave.comparison.user_metrics import TorchmetricsFunction, register_metric
 from fedweave.metrics import METRICS, probabilities
 from fedweave.pipelines.stages import leaderboard
 from fedweave.results.rescoring import predictions as stored_by
@@ -139,6 +144,14 @@ def test_a_client_of_one_class_has_no_area_and_is_named(ranked: fw.Comparison) -
     assert "1 of 4 clients has no roc_auc, which needs rows of at least two classes: Dan." in text
     with pytest.warns(UserWarning, match="1 of 4 clients has no roc_auc"):
         fw.compare(people(), ["local"], seeds=1, metric="roc_auc", **QUIET, tune=0)
+
+
+def test_a_client_without_a_score_by_a_users_metric_is_named(plain: fw.Comparison) -> None:
+    scorer = plain.with_metric(get_scorer("roc_auc"))
+    assert np.isnan(scorer["local"].scores["Dan"])
+    text = leaders_line(scorer.study, results.compute_tables(scorer.study)).text
+    assert "1 of 4 clients has no sklearn_roc_auc_score: Dan. No mean" in text
+    del METRICS[scorer.metric]
 
 
 def test_a_metric_that_no_client_defines_is_refused_before_training(tmp_path: Path) -> None:
@@ -282,6 +295,35 @@ def test_functions_and_scorers(plain: fw.Comparison) -> None:
         tensors.metric,
         "torchmetrics_BinaryAUROC",
     ):
+        del METRICS[name]
+
+
+def test_a_function_of_a_notebook_may_be_corrected(plain: fw.Comparison) -> None:
+    """Each version of a cell has a file name of its own, which no file has."""
+    means = []
+    for number, sign in enumerate(("-", "+")):
+        cell = f"def share(targets, outputs):\n    return float({sign}(outputs.argmax(1) == targets).mean())\n"
+        names: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(cell, f"/tmp/ipykernel_1/{number}.py", "exec"), names)
+        means.append(plain.with_metric(names["share"])["local"].scores.mean())
+    assert means[0] == -means[1] < 0
+    del METRICS["share"]
+
+
+def test_functions_that_scikit_learn_calls_losses_are_lower_where_they_are_better(plain: fw.Comparison) -> None:
+    """So are a user's whose names end so; a name cannot tell of the others."""
+
+    def brier_loss(targets: np.ndarray, outputs: np.ndarray) -> float:
+        return float(np.mean((outputs[:, 1] - targets) ** 2))
+
+    board = plain.with_metric(brier_loss).leaderboard()
+    assert board["mean"].is_monotonic_increasing
+    assert board["mean"].nunique() == 2
+    for function in (brier_score_loss, mean_absolute_percentage_error, mean_poisson_deviance):
+        assert not METRICS[str(register_metric(function))].higher_is_better
+        del METRICS[function.__name__]
+    assert METRICS[str(register_metric(r2_score))].higher_is_better
+    for name in ("brier_loss", "r2_score"):
         del METRICS[name]
 
 

@@ -9,7 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.svm import LinearSVC
 from torch import nn
 
 import fedweave as fw
@@ -142,6 +146,43 @@ def test_contestants_stand_on_the_board_with_marks(compared):
     assert again.leaderboard()["mean"].tolist() == compared.leaderboard()["mean"].tolist()
 
 
+def leave(task):
+    raise SystemExit("no data")
+
+
+def with_gradient(task):
+    return [[torch.tensor(part, requires_grad=True) for part in pair] for pair in base_rate(task).values()]
+
+
+def test_a_function_that_leaves_python_ends_alone(federation):
+    """As a script that calls `sys.exit` does; a tensor that has a gradient is as good as one without."""
+    functions = [fw.contestants.function(code) for code in (base_rate, with_gradient, leave)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = fw.compare(federation, functions, rounds=1, seeds=1, tune=0, central=False, progress=False)
+    assert "leave: it ended with SystemExit: no data" in result.lost
+    means = result.leaderboard().set_index("method")["mean"]
+    assert means["with_gradient"] == pytest.approx(means["base_rate"])
+
+
+def test_a_failing_estimator_names_its_client():
+    """As where one client has too few rows for a cross-validation."""
+    x, client = np.arange(126.0)[:, None] % 7, ["a", "b"] * 60 + ["small"] * 6
+    federation = fw.Federation.from_arrays(x, np.arange(126) // 2 % 2, client=client)
+    model = fw.contestants.estimator(CalibratedClassifierCV(LogisticRegression()), name="calibrated")
+    with pytest.raises(
+        RuntimeError, match="calibrated: client 'small': CalibratedClassifierCV ended with ValueError: "
+    ):
+        fw.fit(model, federation, rounds=1, progress=False)
+
+
+def test_classes_without_probabilities_are_noted():
+    """A score of probabilities, such as `roc_auc`, is then one of classes."""
+    for model, expected in ((LinearSVC(), True), (make_pipeline(LinearSVC()), True), (LogisticRegression(), False)):
+        unequal = fw.contestants.estimator(model, name="one").runner.unequal
+        assert ("it gives classes without probabilities" in unequal) == expected
+
+
 def test_bytes_curves_and_the_graph_are_stored(compared):
     run = compared["mine"]
     assert run.rounds[["bytes_up", "bytes_down"]].drop_duplicates().to_numpy().tolist() == [[12, 34]]
@@ -234,6 +275,10 @@ def test_tables_read_back_to_the_same_bits(task, tmp_path: Path):
         (lambda c: c.program("python -c 1", name="a", uses=["no-such"]), "no-such is not there"),
         (lambda c: c.program("python -c 1", name="a b"), "'a b' is not a name"),
         (lambda c: c.function(3), "3 is not a function"),
+        (
+            lambda c: c.function(crash, settings=["depth"]),
+            r"settings: \['depth'\] is not a mapping; give \{name: value\}",
+        ),
         (lambda c: c.estimator(LogisticRegression), "is not an estimator"),
         (lambda c: c.estimator(LogisticRegression(), "all"), "'all' is unknown"),
     ],
@@ -312,6 +357,21 @@ def test_numbers_are_scored_in_the_unit_of_the_targets():
     named = fw.contestants.function(training_mean)
     result = fw.fit(named, numbers, rounds=1, progress=False)
     assert result.scores.to_numpy() == pytest.approx(result.run.info["controls"]["Training mean"], rel=1e-5)
+
+
+def test_a_program_can_compute_the_unit_of_the_targets(tmp_path: Path):
+    """task.json has the two numbers of each client."""
+    x = np.arange(120.0)[:, None] % 7
+    label = 50 + 3 * x[:, 0] + np.arange(120) % 2 / 4
+    numbers = fw.Federation.from_arrays(x, label, client=["a", "b"] * 60, normalize="standard_client")
+    caught = []
+    with pytest.raises(RuntimeError, match="enough"):
+        fw.fit(fw.contestants.function(lambda task: caught.append(task) or 1 / 0, "enough"), numbers, rounds=1)
+    write_task(caught[0], tmp_path / "task")
+    for i, client in enumerate(json.loads((tmp_path / "task" / "task.json").read_text())["clients"]):
+        y = np.load(tmp_path / "task" / client["folder"] / "train.npz")["y"]
+        own = y * client["unit"] + client["offset"]
+        np.testing.assert_allclose(own[:, 0], label[numbers.partition.train[i]], rtol=1e-6)
 
 
 def test_the_example_in_the_docstring_runs():

@@ -115,13 +115,23 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None
 
 def test_columns_with_the_names_of_classes_may_have_any_order(tmp_path: Path) -> None:
     """In a file as in a table of pandas; other names say nothing."""
-    for header, expected in (("b,a", [0.9, 0.1]), ("p1,p2", [0.1, 0.9])):
+    for header, expected in (("b,a", [0.9, 0.1]), (" B,A", [0.9, 0.1]), ("p1,p2", [0.1, 0.9])):
         for part, rows in (("val", 2), ("test", 3)):
             for position in (0, 1):
                 write(tmp_path, position, part, f"row,{header}\n" + "".join(f"{i},0.1,0.9\n" for i in range(rows)))
         assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[0][1].tolist() == [expected] * 3
         tables = [pd.DataFrame([[0.1, 0.9]] * rows, columns=header.split(",")) for rows in (2, 3)]
         assert check_answers(TASK, [tables, tables], "me")[1][0].tolist() == [expected] * 2
+
+
+@pytest.mark.parametrize(
+    ("classes", "header"), [(("0", "1"), "X1,X0"), (("not ok", "ok"), "ok,not.ok"), (("A", "a"), "a,A")]
+)
+def test_names_of_classes_as_r_writes_them(classes: tuple[str, str], header: str) -> None:
+    """`data.frame` puts an X before a number, and a point in the place of other signs."""
+    tables = [pd.DataFrame([[0.1, 0.9]] * rows, columns=header.split(",")) for rows in (2, 3)]
+    first = check_answers(replace(TASK, classes=classes), [tables, tables], "me")[1][0][0]
+    assert first.tolist() == [0.9, 0.1]
 
 
 def test_a_client_may_have_no_validation_rows(tmp_path: Path) -> None:

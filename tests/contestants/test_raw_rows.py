@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.compose import make_column_transformer
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
@@ -162,6 +162,29 @@ def test_pipelines_give_what_they_give_by_hand(federation, table):
             scores = result[name].select_scores()["value"].tolist()
             assert scores[i] == pytest.approx(loss, rel=1e-5)
     assert any("prepares the raw rows itself" in line for line in result.warnings)
+
+
+def test_numbers_to_predict_of_raw_rows_are_in_their_own_unit(table):
+    """A logarithm of them, and a count, are those of the label; also where each client is scaled by its own rows."""
+    draws = np.random.default_rng(0)
+    rows = table.assign(age=table["age"].fillna(40), gifts=draws.poisson(3, ROWS) * 1.0)
+    rows["cost"] = np.exp(rows["age"] / 9 + draws.normal(size=ROWS))
+    log = TransformedTargetRegressor(LinearRegression(), func=np.log, inverse_func=np.exp)
+    estimator, names = fw.contestants.estimator, {"client": "shop", "features": ["age"], "time": "day"}
+    for label, model, scope in (("cost", log, "pooled"), ("gifts", PoissonRegressor(), "client")):
+        federation = fw.Federation.from_pandas(rows, label=label, target="numbers", preprocess="client", **names)
+        mine = estimator(model, scope, raw=True, name=label)
+        scaled = estimator(model, name=f"scaled-{label}")
+        result = compare(federation, mine, scaled, metric="mae")
+        parts = {
+            part: [of_client(federation, rows, name, part) for name in federation.names] for part in ("train", "test")
+        }
+        for i, (train, test) in enumerate(zip(parts["train"], parts["test"], strict=True)):
+            train = pd.concat(parts["train"]) if scope == "pooled" else train
+            expected = abs(model.fit(train[["age"]], train[label]).predict(test[["age"]]) - test[label]).mean()
+            assert result[label].select_scores()["value"].tolist()[i] == pytest.approx(expected, rel=1e-4)
+        [line] = [line for line in result.warnings if line.startswith(f"scaled-{label}: ")]
+        assert line.endswith("; numbers to predict are scaled here, with raw=True they are in their own unit")
 
 
 def test_a_list_of_texts_has_one_column():

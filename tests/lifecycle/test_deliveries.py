@@ -119,6 +119,24 @@ def test_corrections_replace_and_late_labels_count_when_they_come(tmp_path: Path
     assert rows(tmp_path, until=1).set_index("id")["delay"].equals(before["delay"])
 
 
+def test_what_was_corrected_or_deleted_comes_back(tmp_path: Path) -> None:
+    """In a new file, in a query that gives what it gave before, and in a complete file that is written again."""
+    for number, delay in enumerate((10.0, 11.5, 10.0)):
+        flights(0, 60 - number).assign(delay=delay).to_csv(tmp_path / f"a-{number}.csv", index=False)
+    assert [one.corrections for one in take(tmp_path) if isinstance(one, Arrival)] == [0, 59, 58]
+    assert rows(tmp_path).sort_values("id")["delay"].tolist() == [10.0] * 58 + [11.5, 10.0]
+    terms, file = Terms(client="site", label="late", key=("id",), complete=True), tmp_path / "all" / "all.csv"
+    file.parent.mkdir()
+    shop = Source(command=f"cat {file}")
+    for folder, source in (("files", Source(str(file))), ("command", shop)):
+        deliveries, counts = Deliveries(tmp_path / folder, terms), []
+        for table in (flights(0), flights(0)[3:], flights(0), flights(0)):
+            table.to_csv(file, index=False)
+            counts += [(one.new, one.deletions) for one in deliveries.take(source.readings())]  # type: ignore[union-attr]
+        assert counts == [(60, 0), (0, 3), (3, 0)]
+        assert len(deliveries.rows()) == 60
+
+
 def test_every_client_has_rows_in_each_part_and_a_row_keeps_its_part(tmp_path: Path) -> None:
     """Parts depend on the row alone, but for the first three of a client; shares are those of the terms."""
     flights(0, 3000).to_csv(tmp_path / "a.csv", index=False)
@@ -135,6 +153,7 @@ def test_every_client_has_rows_in_each_part_and_a_row_keeps_its_part(tmp_path: P
         (lambda t: t.drop(columns="delay"), "column 'delay' is missing"),
         (lambda t: t.assign(gate=1), "column 'gate' is new"),
         (lambda t: t.assign(delay="late"), "column 'delay' has texts such as 'late', and had numbers"),
+        (lambda t: t.assign(delay=["1.5", "?", *t["delay"][2:]]), "column 'delay' has texts such as '?', and had"),
         (lambda t: t.assign(late="maybe"), "column 'late': the class 'maybe' is new"),
         (lambda t: t.assign(delay=t["delay"] * 60), "column 'delay': "),
         (lambda t: t.assign(delay=[99999, *t["delay"][1:]]), "1 value of 60 far outside of"),
@@ -229,6 +248,20 @@ def test_columns_that_may_be_misread_are_named_once(tmp_path: Path) -> None:
     assert points.startswith("column 'room': points separate thousands, ")
 
 
+def test_values_of_a_category_in_another_spelling_are_named(tmp_path: Path) -> None:
+    """Where a later delivery brings them; neither in a hidden column nor again."""
+    kinds = (["lorry", "van"], ["Lorry", "van"], ["Lorry", "bus"])
+    notes = []
+    for number, values in enumerate(kinds):
+        table = flights(60 * number).assign(kind=values * 30, room=values * 30)
+        table.to_csv(tmp_path / f"a-{number}.csv", index=False)
+        notes.append(arrive(tmp_path, columns=[("exclude", "room")]).notes[number == 0 :])
+    line = (
+        "values of column 'kind' 'Lorry' and 'lorry' differ only in spelling; write them the same way if they are one"
+    )
+    assert notes == [(), (line,), ()]
+
+
 def test_clients_that_join_and_leave_are_named(tmp_path: Path) -> None:
     """In the delivery's own line."""
     flights(0).to_csv(tmp_path / "a-1.csv", index=False)
@@ -255,10 +288,12 @@ def test_a_query_is_complete_and_its_names_stay_texts(tmp_path: Path) -> None:
     assert len(rows(tmp_path, terms)) == 57
     assert len(rows(tmp_path, terms, until=1)) == 60
     assert (Deliveries(tmp_path / "life", terms).state()[CHANGE] == "deletion").sum() == 3
+    flights(60, 10).to_sql("flights", connection, index=False, if_exists="append")
+    assert arrive(tmp_path, source, terms).new == 10  # after a deletion
     connection.execute("delete from flights where id < '00050'")
     connection.commit()
     aside = put_aside(tmp_path, source, terms)
-    assert "47 of 57 rows would be deleted" in aside.reason
+    assert "47 of 67 rows would be deleted" in aside.reason
     connection.close()
 
 

@@ -32,7 +32,7 @@ def begin(folder: Path, **more: Any) -> fw.Lifecycle:
     """A life that trains in a moment."""
     settings = {"methods": "fedavg", "rounds": 3, "train": {"lr": 0.5}, "model": {"name": "linear"}, **more}
     return fw.Lifecycle.begin(
-        folder / "life", source=str(folder / "week-*.csv"), client="site", label="late", **{"key": "id", **settings}
+        folder / "life", source=str(folder / "week-*.csv"), client="site", **{"label": "late", "key": "id", **settings}
     )
 
 
@@ -212,6 +212,8 @@ def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
         ("shares", [0.9, 0.9, 0.9], "shares: the shares .* add up to 2.7, not to 1"),
         ("shares", [-1, 1, 1], "shares.train: -1 must be a number between 0 and 1"),
         ("shares", [0.8, 0.2], "shares: .* must be three numbers, of train, val, test"),
+        ("label", "site", "label: 'site' is also the column of the client or the key; name another column to predict"),
+        ("key", ["id", "late"], "label: 'late' is also the column of the client or the key"),
         ("target", "clases", "target: 'clases' is unknown; did you mean 'classes'"),
         ("rounds", -5, "rounds: -5 is out of range; it must be at least 1"),
         ("rounds", 0, "rounds: 0 is out of range; it must be at least 1"),

@@ -2,6 +2,7 @@
 
 import io
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave import exported_model
+from fedweave.own_data import contents
 from fedweave.own_data.user_files import read_folder, read_table
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -505,8 +507,19 @@ def test_the_exported_model_reads_what_the_result_reads(tmp_path: Path) -> None:
     rows = pd.DataFrame({"k": [False, True]})
     expected = run.predict_proba(rows.assign(k=[0, 1]), "k0")
     np.testing.assert_array_equal(run.predict_proba(rows, "k0"), expected)
-    with pytest.warns(UserWarning, match="column 'k' has no value that training had"):
-        run.predict(pd.DataFrame({"k": ["x"]}), "k0")
+    with pytest.warns(UserWarning, match=r"column 'k' has no value that training had \('0', '1'\), such as '7'"):
+        run.predict(pd.DataFrame({"k": [7]}), "k0")
+
+
+def test_a_category_in_another_spelling_is_named(tmp_path: Path) -> None:
+    """In some of the rows that are to be predicted, with the same line from the folder of the model."""
+    table = pd.DataFrame(
+        {"c": WHO, "k": np.where(np.arange(COUNT) % 2, "van", "lorry"), "y": np.arange(COUNT) // 4 % 2}
+    )
+    run = fw.fit("fedavg", fw.Federation.from_pandas(table, client="c", label="y"), **QUIET)
+    for predict in (partial(run.predict, client="k0"), exported_model.load(run.export(tmp_path / "k0", "k0")).predict):
+        with pytest.warns(UserWarning, match="column 'k' has 'Lorry ', which training had as 'lorry'; it counts as un"):
+            predict(pd.DataFrame({"k": ["van", "bus", "Lorry "]}))
 
 
 EDGES = [(i, i + 1) for i in range(89)]
@@ -649,6 +662,25 @@ def sorted_rows(federation: fw.Federation, part: str, client: str) -> np.ndarray
     classes = [sorted(federation.classes).index(federation.classes[i]) for i in federation.dataset.labels[rows]]
     matrix = np.column_stack([federation.dataset.x[rows].reshape(len(rows), -1), classes])
     return matrix[np.lexsort(matrix.T)]
+
+
+@pytest.mark.parametrize(
+    ("times", "line"),
+    [
+        (
+            pd.date_range("2024-10-26", periods=30, freq="h", tz="Europe/Berlin"),
+            "2024-10-27 03:00:00 UTC, usually 1 hour",
+        ),
+        (pd.date_range("2020-01-01", periods=30, freq="MS"), "2022-06-01 00:00:00, usually 31 days apart"),
+        (pd.date_range("2024-01-01", periods=30, freq="90min"), "2024-01-02 19:30:00, usually 90 minutes apart"),
+        (pd.date_range("2024-01-01", periods=30, freq="14D"), "2025-02-10 00:00:00, usually 2 weeks apart"),
+    ],
+)
+def test_times_are_described_by_their_usual_step(times: pd.DatetimeIndex, line: str) -> None:
+    """Dates with a time zone are dates, and no part of a step is rounded away."""
+    text = contents.describe(pd.Series(times).to_numpy(), "time")
+    assert text.startswith("dates, from ")
+    assert line in text
 
 
 def test_a_description_is_a_screen() -> None:

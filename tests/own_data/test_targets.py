@@ -163,6 +163,10 @@ def test_ambiguous_dates_do_not_select_the_last_rows() -> None:
     dates = ["2021-03-04", "2021-04-03", "2021-02-05"]
     table = pd.DataFrame({"day": dates, "sales": [1.0, 2.0, 3.0]})
     assert exported_model.last_window(table, columns, 2).ravel().tolist() == [1.0, 2.0]
+    with pytest.raises(
+        exported_model.InputError, match=r"two of the last 2 rows have one time, .*; give the rows of one s"
+    ):
+        exported_model.last_window(pd.concat([table, table]), columns, 2)
     table["day"] = ["04.03.2021", "03.04.2021", "05.02.2021"]
     with pytest.raises(exported_model.InputError, match=r"column 'day': '04\.03\.2021' may be 4 March or 3 April"):
         exported_model.last_window(table, columns, 2)

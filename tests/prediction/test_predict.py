@@ -71,6 +71,22 @@ def test_a_table_is_encoded_as_in_training(tmp_path: Path) -> None:
         result.predict(x, "Ann")
     with pytest.raises(fw.BadInput, match="no column 'kind'"):
         result.predict(table[["size"]], "Ann")
+    with pytest.raises(fw.BadInput, match="no column 'kind'; it has size, ' kind'"):
+        result.predict(table.rename(columns={"kind": " kind"}), "Ann")
+
+
+def test_columns_may_have_whole_numbers_as_names(tmp_path: Path) -> None:
+    """As those of an array as a table; in a file they are texts."""
+    x, y = blobs((2,))
+    table = pd.DataFrame(x)
+    federation = fw.Federation.from_pandas(table.assign(who=OWNER, late=y), client="who", label="late")
+    assert "\n0: number, minus " in str(federation.describe())
+    result = fw.fit("fedavg", federation, **QUIET)
+    model = exported_model.load(result.export(tmp_path / "Ann", "Ann"))
+    expected = result.predict_proba(table, "Ann").to_numpy()
+    for names in (int, str):
+        for predict in (lambda rows: result.predict_proba(rows, "Ann"), model.predict_proba):
+            np.testing.assert_allclose(predict(table.rename(columns=names)).to_numpy(), expected, atol=1e-5)
 
 
 class Net(nn.Module):

@@ -40,6 +40,8 @@ BAD: list[tuple[str, Any, list[str]]] = [
         {"x": {"run": "digits-ditto", "variants": {"few": {"evaluate.clients": 2}}}},
         ["ablate.x.few", "evaluate.clients: 2", "same clients", "tasks.digits.evaluate"],
     ),
+    ("margins", {"acuracy": 1}, ["margins: 'acuracy' is unknown", "did you mean 'accuracy'"]),
+    ("margins", {"roc_auc": 1}, ["margins.roc_auc: 1 is the whole range of roc_auc"]),
     ("methods", ["ditto"], ["methods", "dict"]),
     ("methods", {"dito": {}}, ["methods", "did you mean 'ditto'"]),
     ("methods/ditto", 3, ["methods.ditto", "3", "mapping"]),

@@ -105,7 +105,7 @@ def compare(
     >>> compare(federation, ["local", "fedavg"], rounds=2, seeds=1, tune=0, progress=False)
     Comparison of 2 methods on 'own-data': 3 clients, 1 seed
     """
-    given_margin = None if margin is None else check_margin(margin)
+    given_margin = None if margin is None else check_margin(margin, metric)
     plan = make_plan(
         federation,
         methods,

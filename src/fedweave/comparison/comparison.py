@@ -153,7 +153,7 @@ class Comparison:
         Raises:
             BadInput: it is no margin, or the results have several metrics.
         """
-        return replace(self, study=set_margin(self.study, check_margin(margin)))
+        return replace(self, study=set_margin(self.study, check_margin(margin, self.metric)))
 
     def with_metric(self, metric: Any) -> "Comparison":
         """The same runs with scores by another metric, from stored predictions; nothing is trained.

@@ -10,13 +10,13 @@ from fedweave.results import Study
 from fedweave.results.runs import write_margins
 
 
-def check_margin(value: Any) -> Margin:
+def check_margin(value: Any, metric: Any) -> Margin:
     """The margin that `value` means: a number in the unit of the score, or a share of the mean such as "5 %".
 
     Raises:
-        BadInput: it is neither.
+        BadInput: it is neither, or too wide for `metric`.
     """
-    return parse_margin(as_python(value), "margin")
+    return parse_margin(as_python(value), "margin", metric)
 
 
 def set_margin(study: Study, margin: Margin) -> Study:

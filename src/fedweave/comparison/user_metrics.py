@@ -19,6 +19,7 @@ from fedweave.study import plugins
 IGNORED_ARGUMENTS = ("num_classes", "num_labels", "num_outputs", "validate_args")
 # Values of one class that need rows of it: where a client lacks a class, torchmetrics counts 0 for it in the mean.
 NEED_ROWS = ("AUROC", "AveragePrecision", "Recall", "Accuracy")
+LOWER_IS_BETTER = ("_loss", "_error", "_deviance")  # ends of names of functions, as in scikit-learn
 ADVICE = "give a name, a function (targets, outputs) -> number, fw.Metric(...), or one of scikit-learn or torchmetrics"
 
 
@@ -56,7 +57,8 @@ def _build_metric(entry: Any) -> Metric:
         return Metric(name, TorchmetricsFunction(entry), higher_is_better=higher is not False)
     if not name.isidentifier():
         raise BadInput(f"metric: {name!r} has no name; write fw.Metric('name', function)")
-    return Metric(name, entry, higher_is_better=bool(getattr(entry, "higher_is_better", True)))
+    higher = getattr(entry, "higher_is_better", not name.endswith(LOWER_IS_BETTER))
+    return Metric(name, entry, higher_is_better=bool(higher))
 
 
 def _suffix(options: Mapping[str, Any]) -> str:

@@ -76,7 +76,8 @@ def estimator(
         sklearn_estimator: with `fit` and `predict`; of classes `predict_proba` is used where there is one.
         scope: "client" fits one to the rows of each client, "pooled" fits one to the rows of all clients.
         raw: what it reads: False, the inputs that every method gets, flattened; True, a table of the raw rows, as for a
-            `ColumnTransformer`; or the name of one column of it, such as "text", as for a `TfidfVectorizer`.
+            `ColumnTransformer`; or the name of one column of it, such as "text", as for a `TfidfVectorizer`. With raw
+            rows, numbers to predict are in their own unit; else they are scaled, as for every method.
         name: in tables; default: its class, with "-pooled" behind.
 
     Raises:

@@ -1,6 +1,7 @@
 """Checks: what a contestant may take part in, and whether its predictions can be scored."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.errors import BadInput, ContestantFailed, format_count, format_value
+from fedweave.exported_model import as_plain
 from fedweave.study.spec import RunSpec
 
 PARTS = ("val", "test")  # of which predictions are wanted
@@ -91,9 +93,11 @@ def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.nd
         ContestantFailed: at `place`; they have another length or shape, are not finite, or are no probabilities.
     """
     if hasattr(value, "columns"):  # with the names of the classes, in whatever order
-        named = {str(name): name for name in value.columns}
-        value = value[[named[name] for name in task.classes]] if {*named} == {*task.classes} else value
+        spell = str if len({*map(_plain, task.classes)}) < len(task.classes) else _plain
+        named, wanted = {spell(name): name for name in value.columns}, [*map(spell, task.classes)]
+        value = value[[named[name] for name in wanted]] if {*named} == {*wanted} else value
     try:
+        value = as_plain(value)
         if np.iscomplexobj(value):
             raise TypeError
         outputs = np.array(value, dtype=np.float64)
@@ -125,6 +129,11 @@ def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.nd
     return np.where(abs(sums - 1)[:, None] > 1e-6, outputs / sums[:, None], outputs)
 
 
+def _plain(name: Any) -> str:
+    """The name of a class without what spellings differ in: capitals, signs, and the X that R puts before a number."""
+    return re.sub(r"^x(?=\d)", "", re.sub(r"\W+", "", str(name).casefold()))
+
+
 def check_graph(task: ContestTask, graph: Any, label: str) -> np.ndarray | None:
     """The collaboration graph [N, N] that a contestant gave, or None.
 
@@ -135,7 +144,7 @@ def check_graph(task: ContestTask, graph: Any, label: str) -> np.ndarray | None:
         return None
     count = len(task.clients)
     try:
-        weights = np.array(graph, dtype=np.float64)
+        weights = np.array(as_plain(graph), dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ContestantFailed(f"{label}: graph", "it gave no array of numbers") from error
     if weights.shape != (count, count) or not np.isfinite(weights).all():

@@ -151,9 +151,15 @@ def build_entry(
         space: setting -> the values that a search may try, as in `tune.spaces`.
 
     Raises:
-        BadInput: a setting is no number, text or bool or has a name that it cannot have, or a space has no setting.
+        BadInput: `settings` or `space` is no mapping, a setting is no number, text or bool or has a name that it cannot
+            have, or a space has no setting.
     """
     settings, space = settings or {}, space or {}
+    for option, block in (("settings", settings), ("space", space)):
+        if not isinstance(block, Mapping):
+            raise BadInput(
+                f"contestant {name}: {option}", f"{format_value(block)} is not a mapping; give {{name: value}}"
+            )
     for key in space:
         choose(key, settings, f"contestant {name}: space")
     taken = {field.name for field in fields(Contestant)}

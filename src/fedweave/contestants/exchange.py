@@ -121,7 +121,10 @@ def _describe(task: ContestTask, seconds: float | None) -> dict[str, Any]:
 
 def _describe_client(position: int, client: ContestClient) -> dict[str, Any]:
     rows = {part: len(getattr(client, f"{part}_x")) for part in ("train", "val", "test")}
-    return {"name": client.name, "folder": f"clients/{position}", "evaluated": client.evaluated, **rows}
+    about = {"name": client.name, "folder": f"clients/{position}", "evaluated": client.evaluated, **rows}
+    if client.train_label is None:
+        return about
+    return {**about, "unit": client.unit.tolist(), "offset": client.offset.tolist()}
 
 
 def _as_table(arrays: dict[str, np.ndarray]) -> "pd.DataFrame":

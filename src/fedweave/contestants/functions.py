@@ -22,6 +22,8 @@ ALL_ROWS = "it reads the rows of all clients, so that nothing shows that it is f
 OWN_ROWS = "each client has a model of its own rows"
 POOLED_ROWS = "it is not federated: one model of the rows of all clients"
 RAW_ROWS = "it prepares the raw rows itself"
+NO_PROBABILITIES = "it gives classes without probabilities"
+SCALED = "; numbers to predict are scaled here, with raw=True they are in their own unit"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +57,8 @@ class EstimatorRunner(Runner):
     Attributes:
         estimator: a copy of it is fitted; each `random_state` in it that is None becomes the seed of the repetition.
         scope: "client" or "pooled".
-        raw: what it reads: False, flattened inputs; True, the table of raw rows; or one column of this table.
+        raw: what it reads: False, flattened inputs; True, the table of raw rows; or one column of this table. With raw
+            rows, numbers to predict are in their own unit.
     """
 
     estimator: Any
@@ -68,7 +71,9 @@ class EstimatorRunner(Runner):
     def unequal(self) -> tuple[str, ...]:  # type: ignore[override]
         """As of `Runner`."""
         rows = OWN_ROWS if self.scope == "client" else POOLED_ROWS
-        return (OWN_BUDGET, rows, *([RAW_ROWS] if self.raw else []), UNTUNED)
+        has_none = hasattr(self.estimator, "decision_function") and not hasattr(self.estimator, "predict_proba")
+        notes = [RAW_ROWS] * bool(self.raw) + [NO_PROBABILITIES] * has_none
+        return (OWN_BUDGET, rows, *notes, UNTUNED)
 
     def digest(self) -> str:
         import sklearn
@@ -86,15 +91,21 @@ class EstimatorRunner(Runner):
 
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         groups = [[client] for client in task.clients] if self.scope == "client" else [[*task.clients]]
-        with _run_here(f"{type(self.estimator).__name__} ended with"):
-            self.check_columns([column["name"] for column in task.columns])
-            return ContestAnswers([pair for group in groups for pair in self._fit(task, group)])
+        hint = SCALED if task.kind == "numbers" and task.columns and not self.raw else ""
+        pairs: list[Pair] = []
+        for group in groups:
+            place = f"client {group[0].name!r}: " if self.scope == "client" else ""
+            with _run_here(f"{place}{type(self.estimator).__name__} ended with", hint):
+                self.check_columns([column["name"] for column in task.columns])
+                pairs += self._fit(task, group)
+        return ContestAnswers(pairs)
 
     def _fit(self, task: ContestTask, clients: Sequence[ContestClient]) -> list[Pair]:
         """The predictions of one model for each of `clients`."""
         from sklearn.base import clone
 
-        y = np.concatenate([client.train_y for client in clients])
+        in_unit = task.kind == "numbers" and self.raw
+        y = np.concatenate([one.train_label if in_unit else one.train_y for one in clients])
         present = np.unique(y) if task.kind == "classes" else y
         if task.kind == "classes" and len(present) == 1:  # many estimators refuse rows of one class
             return [_constant(task, client, int(present[0])) for client in clients]
@@ -118,7 +129,8 @@ class EstimatorRunner(Runner):
         rows = self._read(client, part)
         one_by_one = task.forecasts and part == "test" and len(rows)
         windows = [row[None].copy() for row in rows] if one_by_one else [rows]
-        return np.concatenate([self._predict(task, model, window) for window in windows])
+        outputs = np.concatenate([self._predict(task, model, window) for window in windows])
+        return (outputs - client.offset) / client.unit if task.kind == "numbers" and self.raw else outputs
 
     def _predict(self, task: ContestTask, model: Any, x: Any) -> np.ndarray:
         if not len(x):
@@ -150,8 +162,8 @@ def _constant(task: ContestTask, client: ContestClient, label: int) -> Pair:
 
 
 @contextmanager
-def _run_here(sentence: str) -> Iterator[None]:
-    """Context of code from elsewhere: one thread, no warnings; its exceptions become `ContestantFailed`.
+def _run_here(sentence: str, hint: str = "") -> Iterator[None]:
+    """Context of code from elsewhere: one thread, no warnings; its exceptions become `ContestantFailed` with a hint.
 
     A process that has used several threads of OpenMP cannot fork, as the methods of fedweave do.
     """
@@ -163,6 +175,6 @@ def _run_here(sentence: str) -> Iterator[None]:
             yield
         except ContestantFailed:
             raise
-        except Exception as error:  # it can raise anything
+        except (Exception, SystemExit) as error:  # it can raise anything, also by sys.exit
             reason = first_line(error)
-            raise ContestantFailed(f"{sentence} {type(error).__name__}", reason) from error
+            raise ContestantFailed(f"{sentence} {type(error).__name__}", f"{reason}{hint}") from error

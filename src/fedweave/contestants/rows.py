@@ -51,6 +51,8 @@ class ContestClient:
         graph: of its nodes; None where rows are no nodes.
         train_raw, val_raw, test_raw: tables of the same rows before their preparation, with the columns of the task;
             None where rows came neither from a table nor from texts.
+        unit, offset: [K] of numbers to predict, which are y * unit + offset in their own unit.
+        train_label: those of the training rows in their own unit [n, K], to the last digit; None for classes.
     """
 
     name: str
@@ -64,6 +66,9 @@ class ContestClient:
     train_raw: "pd.DataFrame | None" = None
     val_raw: "pd.DataFrame | None" = None
     test_raw: "pd.DataFrame | None" = None
+    unit: Any = 1.0
+    offset: Any = 0.0
+    train_label: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,8 +183,18 @@ def _clients(prepared: PreparedRun, federation: Clients) -> list[ContestClient]:
         raw: dict[str, Any] = {}
         if prepared.raw:
             raw = {f"{part}_raw": prepared.raw.take(i, np.array(places.cpu())) for part, places in rows.items()}
-        clients.append(ContestClient(str(name), **inputs, **known, evaluated=i in evaluated, graph=graph, **raw))
+        units = _units(data, rows["train"]) if "targets" in data.arrays else {}
+        more: dict[str, Any] = {**inputs, **known, **raw, **units}
+        clients.append(ContestClient(str(name), **more, evaluated=i in evaluated, graph=graph))
     return clients
+
+
+def _units(data: ClientData, rows: Any) -> dict[str, np.ndarray]:
+    """The unit of a client's numbers to predict, and those of its training rows in it."""
+    unit, offset, label = (data.arrays[name].cpu().double() for name in ("unit", "offset", "targets"))
+    base = data.arrays["base"].cpu() if "base" in data.arrays else 0.0  # which the targets and the offset are without
+    parts = {"unit": unit, "offset": offset + base, "train_label": label[rows.cpu()] + base}
+    return {name: part.numpy() for name, part in parts.items()}
 
 
 def _inputs(task: Task, data: ClientData, rows: Any) -> np.ndarray:

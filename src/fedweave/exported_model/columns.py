@@ -42,15 +42,27 @@ def encode_column(column: "pd.Series[Any]", about: Mapping[str, Any], numbers: S
         return count_words(column, about.get("words") or (), int(about.get("buckets") or 0))
     if about["levels"]:
         codes = level_codes(column, about["levels"])[:, None]
-        if not codes.any() and column.notna().any():
-            value, known = column[column.notna()].iloc[0], ", ".join(map(repr, about["levels"][:3]))
-            line = f"table: column {about['name']!r} has no value that training had ({known}), such as {value!r}"
-            warnings.warn(f"{line}; all count as unknown", stacklevel=2)
+        _warn_of_values(column[(codes == 0).all(1) & column.notna()], about, bool(codes.any()))
         return (codes if about.get("coded") else codes == np.arange(1, len(about["levels"]) + 1)).astype(np.float32)
     median, mean, std = numbers
     values = as_numbers(column, about["name"])
     values = np.where(np.isfinite(values), values, median)
     return ((values - mean) / std).astype(np.float32)[:, None]
+
+
+def _warn_of_values(unknown: "pd.Series[Any]", about: Mapping[str, Any], has_known: bool) -> None:
+    """Warn of values that training did not have, if there are no others or one is known in another spelling."""
+    values, levels = unique_texts(unknown)[0], about["levels"]
+    plain = {level.strip().casefold(): level for level in levels}
+    respelled = [(value, plain[key]) for value in values for key in [value.strip().casefold()] if key in plain]
+    line = ""
+    if values and not has_known:
+        known = ", ".join(map(repr, levels[:3]))
+        line = f"has no value that training had ({known}), such as {values[0]!r}; all count as unknown"
+    elif respelled:
+        line = f"has {respelled[0][0]!r}, which training had as {respelled[0][1]!r}; it counts as unknown"
+    if line:
+        warnings.warn(f"table: column {about['name']!r} {line}", stacklevel=2)
 
 
 def warn_of_numbers(name: str, values: np.ndarray, mean: float, std: float) -> None:
@@ -101,14 +113,21 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     """The last `length` rows of a table, in the order of its column of times, as one window [1, length, C].
 
     Raises:
-        InputError: a column is missing, there are fewer rows, a value or a time is missing, or a time cannot be read.
+        InputError: a column is missing, there are fewer rows, a value or a time is missing, a time cannot be read, or
+            two rows have one time.
     """
     check_columns(table, [column["name"] for column in columns if column["role"] != "client"])
     time = next(column["name"] for column in columns if column["role"] == "time")
     if len(table) < length:
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
     order = as_times(table[time].to_numpy(), f"table: column {time!r}")
-    latest = table.iloc[np.argsort(order, kind="stable")[-length:]]
+    last = np.argsort(order, kind="stable")[-length:]
+    if len(np.unique(order[last])) < length:
+        same = last[:-1][np.diff(order[last]) == 0][0]
+        raise InputError(
+            f"table: two of the last {length} rows have one time, {table[time].iloc[same]}; give the rows of one series"
+        )
+    latest = table.iloc[last]
     window = np.stack([as_numbers(latest[c["name"]], c["name"]) for c in columns if c["role"] == "value"], axis=1)
     if not np.isfinite(window).all():
         raise InputError(f"table: one of the last {length} rows has no value; fill it in")
@@ -118,7 +137,8 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
 def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:
     """Refuse a table that lacks a column, or has two of one name."""
     if missing := [name for name in names if name not in table]:
-        raise InputError(f"table: no column {missing[0]!r}; it has {', '.join(map(str, table.columns))}")
+        others = ", ".join(name if name == name.strip() else repr(name) for name in map(str, table.columns))
+        raise InputError(f"table: no column {missing[0]!r}; it has {others}")
     if repeated := [name for name in names if table[name].ndim > 1]:
         raise InputError(f"table: two columns have the name {repeated[0]!r}; rename one")
 
@@ -161,7 +181,7 @@ def as_images(values: np.ndarray) -> np.ndarray:
 
 
 def as_table(rows: Any, columns: Sequence[Any]) -> "pd.DataFrame":
-    """A table as it is; a list of texts as its only column.
+    """A table as it is, but for 0 and "0" as names of columns; a list of texts as its only column.
 
     Raises:
         InputError: it is neither.
@@ -169,7 +189,8 @@ def as_table(rows: Any, columns: Sequence[Any]) -> "pd.DataFrame":
     import pandas as pd
 
     if hasattr(rows, "columns"):
-        return pd.DataFrame(rows)
+        names = {str(column["name"]): column["name"] for column in columns}
+        return pd.DataFrame(rows).rename(columns=lambda name: names.get(str(name), name))
     texts = [] if isinstance(rows, str) or not hasattr(rows, "__iter__") else [*rows]
     if len(columns) == 1 and texts and all(isinstance(text, str) for text in texts):
         return pd.DataFrame({columns[0]["name"]: texts})

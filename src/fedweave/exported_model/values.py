@@ -7,7 +7,7 @@ import calendar
 import re
 import warnings
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -148,7 +148,8 @@ def as_times(column: np.ndarray, where: str = "time") -> np.ndarray:
     import pandas as pd
 
     series = pd.Series(column)
-    if column.dtype.kind in "OUS" and not series.isna().any():
+    are_dates = any(isinstance(value, date) for value in series)  # with a time zone pandas takes them for numbers
+    if column.dtype.kind in "OUS" and not series.isna().any() and not are_dates:
         numbers = pd.to_numeric(series, errors="coerce").to_numpy(dtype=np.float64)
         column = numbers if np.isfinite(numbers).all() else column
     if column.dtype.kind in "biuf":

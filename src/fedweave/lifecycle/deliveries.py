@@ -54,6 +54,10 @@ class Terms:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if self.label in (self.client, *self.key):
+            raise BadInput(
+                "label", f"{self.label!r} is also the column of the client or the key; name another column to predict"
+            )
         if self.target:
             choose(self.target, KINDS, "target")
         if len(self.shares) != len(PARTS):
@@ -130,9 +134,11 @@ class Deliveries:
             is_past = not self.ledger.has_past
             aside = {entry.digest: entry for entry in self.quarantined}
             _check_accepted(accept, [*aside.values()])
-            for reading in readings:
+            found = [*readings]
+            for reading in found:
                 ledger, is_accepted = self.ledger, any(_is_named(reading, name) for name in accept)
-                if reading.digest not in ledger.seen and (reading.digest not in aside or is_accepted):
+                taken = ledger.seen[-1:] if len(found) == 1 else ledger.seen  # one reading may return to an earlier one
+                if reading.digest not in taken and (reading.digest not in aside or is_accepted):
                     try:
                         table = self._load(ledger, reading, encoding)
                         if ledger.schema is None:
@@ -179,9 +185,9 @@ class Deliveries:
         schema = ledger.schema or Schema.of(table, terms.client, terms.label, terms.key, terms.target)
         said = [note for one in ledger.arrivals for note in one.notes] if ledger.arrivals else None
         read_as, (table, schema) = table.attrs, schema.conform(table)
-        notes = reading_notes.find_notes(read_as, table, schema, columns, said)
-        table = table[~table[terms.client].isin([*ledger.forgotten])]
         state = self.state()
+        notes = reading_notes.find_notes(read_as, table, schema, columns, said, state)
+        table = table[~table[terms.client].isin([*ledger.forgotten])]
         named = identify(table, schema)
         changed, gone = self._compare(named, state, reading)
         problems = [*schema.find_problems(table), *self._find_losses(reading, named, state, gone)] if len(table) else []
@@ -203,7 +209,8 @@ class Deliveries:
     ) -> "tuple[pd.DataFrame, pd.DataFrame]":
         """(rows that are new or corrected, with their kind of change; rows that were deleted)."""
         alive = state[state[CHANGE] != DELETION].set_index(ID)[ROW]
-        if reading.is_file:  # an old file that is read again corrects nothing
+        # A file that was delivered before corrects nothing back, unless it has all rows.
+        if not self.terms.complete and reading.name in {one.source for one in self.ledger.arrivals if reading.is_file}:
             earlier = {*zip(*(self.all_rows()[name] for name in (ID, ROW)), strict=True)}
             known = [pair in earlier for pair in zip(named[ID], named[ROW], strict=True)]
         else:
@@ -235,7 +242,7 @@ class Deliveries:
         """
         client, key = self.terms.client, self.terms.key
         for name in (client, *(key if len(key) == 1 else ())) if len(state) else ():
-            known, names = {*state[name]}, {*table[name]}
+            known, names = {*state[name].dropna()}, {*table[name]}  # a row that was deleted has no key
             if new := {one for one in names - known if name == client or one.removesuffix(".0").isdigit()}:
                 yield from find_similar_names(f"values of column {name!r}", sorted(known | new), new)
 

@@ -49,7 +49,7 @@ class LifeTraining:
 
     def __post_init__(self) -> None:
         if self.margin is not None:
-            parse_margin(self.margin, "margin")
+            parse_margin(self.margin, "margin", self.metric)
         if self.columns.get("features") and self.columns.get("exclude"):
             raise BadInput("columns", "has both features and exclude; give one of them")
         lists = {name: as_names(value, name, 0) for name, value in self.columns.items() if name in LISTS and value}

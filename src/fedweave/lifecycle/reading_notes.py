@@ -1,11 +1,11 @@
 """Notes on how the columns of a delivery are read: codes and dates as numbers, the decimal mark, numbers as texts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedweave.lifecycle.schema import Schema
 from fedweave.own_data import data_warnings
-from fedweave.own_data.column_encoding import Column
+from fedweave.own_data.column_encoding import MAX_ONE_HOT_LEVELS, Column
 from fedweave.own_data.user_files import CODES, NOTES
 
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ def find_notes(
     schema: Schema,
     columns: Sequence[tuple[str, str]],
     said: Iterable[str] | None,
+    earlier: "pd.DataFrame",
 ) -> list[str]:
-    """A line for each column that models see and that may be misread, and of clients whose names are nearly the same.
+    """A line for each column that models see and that may be misread, and of names that are nearly the same.
 
     Args:
         read: attributes of the table that the reader of a file gave.
@@ -27,6 +28,7 @@ def find_notes(
         columns: (option, name) of the columns that "features" and "exclude" name.
         said: notes of earlier deliveries: a column that one is about has no further note. None before the first
             delivery, which settles what all columns hold.
+        earlier: rows of earlier deliveries.
     """
     named = {option: {name for other, name in columns if other == option} for option in ("features", "exclude")}
     hidden = {schema.client, schema.label, *schema.key, *named["exclude"]}
@@ -35,7 +37,8 @@ def find_notes(
     lines = [*read.get(NOTES, ()), *data_warnings.find_codes(read.get(CODES, {}), kinds)]
     if said is not None:
         known = {_subject(line) for line in said}
-        return [line for line in lines if _subject(line) not in known]
+        texts = [name for name, kind in kinds.items() if kind == "text"]
+        return [*(line for line in lines if _subject(line) not in known), *_find_spellings(table, earlier, texts)]
     found = [
         Column(name, levels=(*map(str, table[name].dropna().unique()),) if kind == "text" else ())
         for name, kind in kinds.items()
@@ -43,6 +46,15 @@ def find_notes(
     ]
     clients = data_warnings.find_similar_names("clients", sorted(table[schema.client].unique()))
     return [*clients, *lines, *data_warnings.find_misread_columns(table, found, len(table))]
+
+
+def _find_spellings(table: "pd.DataFrame", earlier: "pd.DataFrame", names: Iterable[str]) -> Iterator[str]:
+    """A line for each category with a value that earlier deliveries have in another spelling."""
+    for name in names:
+        known = {*earlier[name].dropna()}
+        new = {*table[name].dropna()} - known
+        if len(known) <= MAX_ONE_HOT_LEVELS:
+            yield from data_warnings.find_similar_names(f"values of column {name!r}", sorted(known | new), new)
 
 
 def _subject(line: str) -> str:

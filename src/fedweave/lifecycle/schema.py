@@ -221,7 +221,8 @@ def _fit_kind(rule: ColumnRule, values: "pd.Series[Any]") -> str:
     if {kind, rule.kind} == {"whole", "number"}:
         return "whole" if rule.kind == "whole" and _are_whole(values) else "number"
     words = {"text": "texts", "whole": "whole numbers", "number": "numbers", "truth": "truth values", "time": "times"}
-    example = next(value for value in values.dropna() if kind_of_value(value) != rule.kind)
+    others = [value for value in values.dropna() if kind_of_value(value) != rule.kind]
+    example = next((value for value in others if not _is_number(value)), others[0])
     raise BadInput(
         f"column {rule.name!r} has {words.get(kind, 'values of several types')} such as "
         f"{format_value(example)}, and had {words[rule.kind]}"
@@ -238,6 +239,14 @@ def kind_of_value(value: Any) -> str:
     import pandas as pd
 
     return kind_of(pd.Series([value], dtype=object))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number, also as a text."""
+    try:
+        return bool(np.isfinite(float(value)))
+    except (TypeError, ValueError):
+        return False
 
 
 def _convert(values: "pd.Series[Any]", kind: str) -> "pd.Series[Any]":

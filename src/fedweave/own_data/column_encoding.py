@@ -111,7 +111,8 @@ class Column:
         return 2 * sum(len(level.split()) >= SENTENCE for level in self.levels) >= max(1, len(self.levels))
 
     def __str__(self) -> str:
-        name = self.name if self.name.strip() and self.name.isprintable() else repr(self.name)
+        text = str(self.name)  # which may be a number
+        name = text if text.strip() and text.isprintable() else repr(self.name)
         filled = f"; {self.missing} missing in training" if self.missing else ""
         values, words = (format_count(len(part), noun) for part, noun in ((self.levels, "value"), (self.words, "word")))
         if self.is_text:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import format_count, format_value
+from fedweave.exported_model.values import ZONE
 from fedweave.own_data.array_checks import as_plain, is_missing
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ STEPS = {
     86400 * 10**6: "day",
     7 * 86400 * 10**6: "week",
 }
+
+
+NEAR = 0.05  # of a whole number of units
 
 
 class Text(str):
@@ -65,6 +70,8 @@ def describe(values: Any, role: str) -> str:
     kind = array.dtype.kind
     if kind == "O" and (kinds := {*map(type, present.tolist())}) <= {int, float, bool, Decimal}:
         kind = "f" if Decimal in kinds else np.array(present.tolist()).dtype.kind
+    if kind == "O" and all(isinstance(value, date) for value in present.tolist()):
+        kind = "M"
     type_name, digits = TYPES.get(kind, "texts"), 6
     if role == "time":
         content = f"{type_name}, {_describe_times(present)}"
@@ -95,9 +102,11 @@ def _describe_times(present: np.ndarray) -> str:
     step = float(np.median(np.diff(times.astype(np.float64)))) if len(times) > 1 else 0.0
     if not are_dates:
         return f"from {times[0]:.10g} to {times[-1]:.10g}, usually {step:g} apart (no dates)"
-    unit = max((size for size in STEPS if size <= max(step, 1)), default=1)
+    fitting = [size for size in STEPS if size <= step and abs(step / size - round(step / size)) < NEAR]
+    unit = max(fitting, default=1)
     first, last = (str(np.datetime64(int(time), "us"))[:19].replace("T", " ") for time in (times[0], times[-1]))
-    return f"from {first} to {last}, usually {format_count(round(step / unit), STEPS[unit])} apart"
+    zone = " UTC" if ZONE.search(str(present[0])) else ""
+    return f"from {first} to {last}{zone}, usually {format_count(round(step / unit), STEPS[unit])} apart"
 
 
 def shorten(lines: list[str]) -> list[str]:

@@ -148,7 +148,7 @@ def _check_arguments(arguments: Mapping[str, Any]) -> RaceRequest:
     for name in ("rounds", "seeds", "settings"):
         if type(arguments[name]) is not int or arguments[name] < 1:
             raise BadInput(f"{name}: {arguments[name]!r} must be a whole number, at least 1")
-    margin = None if arguments["margin"] is None else margins.check_margin(arguments["margin"])
+    margin = None if arguments["margin"] is None else margins.check_margin(arguments["margin"], arguments["metric"])
     max_seconds, max_bytes = budget.seconds(arguments["budget"]), budget.size(arguments["traffic"])
     schedule = Schedule(arguments["settings"], arguments["rounds"], tuple(range(arguments["seeds"])))
     options = {name: arguments[name] for name in ("model", "head", "adapter", "metric")} | {"name": "recommendation"}

@@ -109,7 +109,7 @@ def pooling_note(task: str, runs: list[Run]) -> str:
 def unscored_clients(runs: Sequence[Run]) -> list[str]:
     """Names of the clients that `drop_unscored_clients` leaves out, where the metric needs more than one row."""
     metric, task = METRICS.get(runs[0].info["metric"]), runs[0].task
-    if metric is not None and not metric.needs:
+    if metric is not None and not metric.needs and not metric.is_of_user:
         return []  # it is defined wherever there is a row
     parts = [run.reported_point for run in runs]
     tests = pd.concat([part[part["split"] == "test"] for part in parts]).assign(task=task)

@@ -14,7 +14,7 @@ from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.families.base import check_parts
 from fedweave.methods import METHODS
-from fedweave.metrics import check_fit
+from fedweave.metrics import METRICS, check_fit
 from fedweave.models import MODELS, ClientModel, build
 from fedweave.models.base import BODY
 from fedweave.models.registry import capabilities as model_capabilities
@@ -49,6 +49,8 @@ def check(
         BadInput: as `load`.
     """
     checks.check_methods(study, where)
+    for name in study.margins:
+        choose(name, METRICS, f"{where}: margins")
     for name, task in study.tasks.items() if on_data is None else ():
         checks.check_task(task, f"{where}: tasks.{name}")
     runs = [study.run(key) for key in study.runs]
