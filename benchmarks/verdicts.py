@@ -43,6 +43,8 @@ FACTORS = {
     "effects": ("normal", "skewed", "heavy tails"),
     "variances": ("equal", "factor 4"),
 }
+# Of one method alone: factors of its effects of seeds, and of all its effects.
+UNSTABLE = {"seeds of one, 9": (3.0, 1.0), "seeds of one, 36": (6.0, 1.0), "one, 9": (1.0, 3.0), "one, 36": (1.0, 6.0)}
 CELLS = 60
 INTERVALS = ("differences", "means")  # whose coverage a table has beside false claims
 LARGE_EFFECT = 1.2  # in standard deviations of a pair's difference on a client, averaged over seeds
@@ -63,7 +65,11 @@ class Cell:
     def study(self, generator: np.random.Generator) -> np.ndarray:
         """Scores [M, S, N] of methods that do not differ."""
         methods, seeds, clients = self.methods, self.seeds, self.clients
-        scale = np.ones(methods) if self.variances == "equal" else np.where(np.arange(methods) % 2, 2.0, 1.0)
+        scale, of_seeds = np.ones((2, methods))
+        if self.variances == "factor 4":
+            scale[1::2] = 2.0
+        elif self.variances in UNSTABLE:
+            of_seeds[-1], scale[-1] = UNSTABLE[self.variances]
         draws: dict[str, Callable[..., Any]] = {
             "normal": generator.standard_normal,
             "skewed": lambda size: generator.standard_exponential(size) - 1,
@@ -71,7 +77,7 @@ class Cell:
         }
         draw = draws[self.effects]
         of_method = draw((methods, 1, clients)) + draw((methods, seeds, clients))
-        of_method += self.ratio * 2**0.5 * draw((methods, seeds, 1))
+        of_method += self.ratio * 2**0.5 * of_seeds[:, None, None] * draw((methods, seeds, 1))
         return 50 + draw((1, seeds, 1)) + 2 * draw((1, 1, clients)) + scale[:, None, None] * of_method
 
     @property
@@ -196,7 +202,7 @@ def _plain_p(difference: np.ndarray) -> float:
 
 
 def _generator(cell: Cell) -> np.random.Generator:
-    levels = [FACTORS[name].index(value) for name, value in asdict(cell).items()]
+    levels = [(*FACTORS[name], *UNSTABLE).index(value) for name, value in asdict(cell).items()]
     return stream(1, *levels)
 
 
@@ -214,6 +220,13 @@ OTHER_CELLS = (
 TABLES = {
     "false-claims": (false_claims, design()),
     "other-families": (other_families, OTHER_CELLS),
+    "unstable": (
+        false_claims,
+        [
+            Cell(ratio, seeds, 20, methods, "normal", kind)
+            for kind, ratio, seeds, methods in product(UNSTABLE, (0.2, 0.7), (2, 3, 5, 10), (6, 12))
+        ],
+    ),
     "equivalence": (lambda cell, studies: {"equivalent": false_equivalence(cell, studies)}, OTHER_CELLS),
     "power": (power, [Cell(ratio, seeds, clients, 6) for ratio, seeds, clients in POWER_CELLS]),
 }

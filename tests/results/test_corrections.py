@@ -64,13 +64,21 @@ def test_one_pair_alone_is_the_mixed_model(rng: np.random.Generator) -> None:
 
 def test_the_prior_is_found_from_many_variances(rng: np.random.Generator) -> None:
     """Mean squares that are drawn as the empirical Bayes model says, with a known d₀."""
-    for truth in (3.0, 8.0):
+    for truth in (1.5, 3.0):
         variances = truth / rng.chisquare(truth, size=400_000)
         squares = variances * rng.chisquare(2, size=400_000) / 2
         assert paired_model.estimate_prior_freedom(squares, 2) == pytest.approx(truth, rel=0.1)
     equal = rng.chisquare(2, size=400_000) / 2
     assert paired_model.estimate_prior_freedom(equal, 2) == paired_model.MOST_PRIOR_FREEDOM
     assert paired_model.estimate_prior_freedom(equal[:1], 2) == 0.0
+
+
+def test_a_mean_square_near_the_rest_has_the_freedom_of_its_parts(rng: np.random.Generator) -> None:
+    """What is subtracted may leave hardly anything, of which Satterthwaite's rule alone says less than one degree."""
+    values = rng.normal(size=(5, 3, 20)) + 0.02 * rng.normal(size=(5, 3, 1))
+    model = paired_model.fit(values, np.array([[i, j] for i in range(5) for j in range(i)]))
+    assert (model.error_freedom >= min(model.freedom, 19)).all()
+    assert (model.error_freedom > model.freedom).any()
 
 
 @pytest.mark.parametrize("value", [1e-3, 0.4, 2.0, 1e3])

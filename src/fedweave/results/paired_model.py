@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 ROUNDING = 4 * 2.0**-23  # of scores, relative to the largest one; they are computed in float32
-# The most degrees of freedom that all pairs together may add to those of a pair: no pair's own variance is taken to be
-# exactly the common one, from which it can differ fourfold without that a few methods with two or three seeds show it.
-MOST_PRIOR_FREEDOM = 24.0
+# The most degrees of freedom that all pairs together may add to those of a pair. Some methods vary many times as much
+# between seeds as others, and two or three seeds may hide it: with more, such a method makes false claims in more than
+# 5 % of studies, also where all other methods are alike (docs/comparison.md).
+MOST_PRIOR_FREEDOM = 4.0
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,10 @@ class PairedModel:
 
     @property
     def error_freedom(self) -> Floats:
-        """Degrees of freedom of `error`, by Satterthwaite's rule [K].
+        """Degrees of freedom of `error`, by Satterthwaite's rule, but no fewer than those of its parts [K].
 
-        The common mean square s₀² is itself known with (M − 1) (S − 1) degrees of freedom only.
+        The common mean square s₀² is itself known with (M − 1) (S − 1) degrees of freedom only. Where the rest that is
+        subtracted is nearly as large as the mean square between seeds, the rule alone gives less than one degree.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             common = self.prior_freedom * self.prior_between_seeds / (self.freedom * self.between_seeds)
@@ -84,7 +86,8 @@ class PairedModel:
             spread = self.between_clients**2 / (self.clients - 1)
             has_excess = self.seed_excess > 0
             spread += np.where(has_excess, self.between_seeds**2 * per_seed + self.rest**2 * per_cell, 0.0)
-            return (self.between_clients + self.seed_excess) ** 2 / spread
+            satterthwaite = (self.between_clients + self.seed_excess) ** 2 / spread
+        return np.maximum(satterthwaite, min(self.freedom, self.clients - 1))
 
     def error_with(self, seeds: Floats) -> Floats:
         """The standard error that each pair would have with other numbers of seeds [T]; [T, K]."""
