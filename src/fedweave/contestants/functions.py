@@ -92,11 +92,12 @@ class EstimatorRunner(Runner):
     def run(self, task: ContestTask, log: Path) -> ContestAnswers:
         groups = [[client] for client in task.clients] if self.scope == "client" else [[*task.clients]]
         hint = SCALED if task.kind == "numbers" and task.columns and not self.raw else ""
-        pairs: list[Pair] = []
+        sentence, pairs = f"{type(self.estimator).__name__} ended with", list[Pair]()
+        with _run_here(sentence):
+            self.check_columns([column["name"] for column in task.columns])
         for group in groups:
             place = f"client {group[0].name!r}: " if self.scope == "client" else ""
-            with _run_here(f"{place}{type(self.estimator).__name__} ended with", hint):
-                self.check_columns([column["name"] for column in task.columns])
+            with _run_here(f"{place}{sentence}", hint):
                 pairs += self._fit(task, group)
         return ContestAnswers(pairs)
 

@@ -148,8 +148,9 @@ def as_times(column: np.ndarray, where: str = "time") -> np.ndarray:
     import pandas as pd
 
     series = pd.Series(column)
-    are_dates = any(isinstance(value, date) for value in series)  # with a time zone pandas takes them for numbers
-    if column.dtype.kind in "OUS" and not series.isna().any() and not are_dates:
+    has_objects = column.dtype.kind in "OUS" and not series.isna().any()
+    # Pandas takes dates with a time zone for numbers.
+    if has_objects and not any(isinstance(value, date) for value in series):
         numbers = pd.to_numeric(series, errors="coerce").to_numpy(dtype=np.float64)
         column = numbers if np.isfinite(numbers).all() else column
     if column.dtype.kind in "biuf":

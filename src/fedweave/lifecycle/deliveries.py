@@ -210,7 +210,8 @@ class Deliveries:
         """(rows that are new or corrected, with their kind of change; rows that were deleted)."""
         alive = state[state[CHANGE] != DELETION].set_index(ID)[ROW]
         # A file that was delivered before corrects nothing back, unless it has all rows.
-        if not self.terms.complete and reading.name in {one.source for one in self.ledger.arrivals if reading.is_file}:
+        is_old = reading.is_file and any(one.source == reading.name for one in self.ledger.arrivals)
+        if is_old and not self.terms.complete:
             earlier = {*zip(*(self.all_rows()[name] for name in (ID, ROW)), strict=True)}
             known = [pair in earlier for pair in zip(named[ID], named[ROW], strict=True)]
         else:

@@ -35,8 +35,6 @@ STEPS = {
     86400 * 10**6: "day",
     7 * 86400 * 10**6: "week",
 }
-
-
 NEAR = 0.05  # of a whole number of units
 
 
