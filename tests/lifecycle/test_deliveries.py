@@ -180,6 +180,17 @@ def test_a_suspicious_delivery_is_put_aside(tmp_path: Path, change: Any, reason:
     assert (tmp_path / "life" / "deliveries" / LEDGER).read_bytes() == ledger
 
 
+def test_a_new_reading_can_be_accepted_at_once(tmp_path: Path) -> None:
+    """Who knows that its values are right need not wait until it was put aside."""
+    flights(0).to_csv(tmp_path / "a-1.csv", index=False)
+    take(tmp_path)
+    flights(60).replace({"late": {"no": "maybe"}}).to_csv(tmp_path / "a-2.csv", index=False)
+    arrival = arrive(tmp_path, accept=[str(tmp_path / "a-2.csv")])
+    assert "'maybe' is new" in arrival.notes[0]
+    with pytest.raises(BadInput, match="accept"):
+        take(tmp_path, accept=[str(tmp_path / "a-2.csv")])
+
+
 def test_a_file_that_is_being_written_waits_and_what_is_right_can_be_accepted(tmp_path: Path) -> None:
     """A cut line is no row. The whole file comes later; a new class only when it is accepted."""
     flights(0).to_csv(tmp_path / "a-1.csv", index=False)

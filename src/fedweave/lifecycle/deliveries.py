@@ -123,18 +123,17 @@ class Deliveries:
             columns: (option, name) of columns that the first reading must have, as `LifeTraining.named_columns`.
 
         Raises:
-            BadInput: the first reading is damaged or lacks a column, the ledger is damaged, or nothing that was put
-                aside has a name in `accept`.
+            BadInput: the first reading is damaged or lacks a column, the ledger is damaged, or nothing that is new
+                or was put aside has a name in `accept`.
             Busy: another process is taking deliveries.
         """
         with lock(self.folder, "deliveries"):
             for place in (self.place, self.folder / "quarantine"):
                 remove_temporary_files(place)
             self._check_terms()
-            is_past = not self.ledger.has_past
-            aside = {entry.digest: entry for entry in self.quarantined}
-            _check_accepted(accept, [*aside.values()])
-            found = [*readings]
+            is_past, seen = not self.ledger.has_past, self.ledger.seen
+            aside, found = {entry.digest: entry for entry in self.quarantined}, [*readings]
+            _check_accepted(accept, [*aside.values(), *(reading for reading in found if reading.digest not in seen)])
             for reading in found:
                 ledger, is_accepted = self.ledger, any(_is_named(reading, name) for name in accept)
                 taken = ledger.seen[-1:] if len(found) == 1 else ledger.seen  # one reading may return to an earlier one
@@ -395,11 +394,11 @@ class Deliveries:
         return rows.assign(**plain)
 
 
-def _check_accepted(names: Sequence[str], aside: Sequence[Quarantined]) -> None:
-    """Refuse a name that nothing in quarantine has."""
+def _check_accepted(names: Sequence[str], offered: Sequence[Reading | Quarantined]) -> None:
+    """Refuse a name that nothing has which was put aside or is new."""
     for name in names:
-        if not any(_is_named(entry, name) for entry in aside):
-            choose(name, {entry.name for entry in aside}, "accept")
+        if not any(_is_named(one, name) for one in offered):
+            choose(name, {one.name for one in offered}, "accept")
 
 
 def _is_named(reading: Reading | Quarantined, name: str) -> bool:

@@ -122,11 +122,11 @@ class Lifecycle:
         """Take what is new in the source: validated, once, in order; what is suspicious is put aside.
 
         Args:
-            accept: name of a reading that was put aside, whose values are right, or several.
+            accept: name of a reading whose values are right, new or put aside before, or several.
 
         Raises:
-            BadInput: the source does not answer, its first reading is damaged or lacks a column, or nothing that was
-                put aside has a name in `accept`.
+            BadInput: the source does not answer, its first reading is damaged or lacks a column, or nothing that is
+                new or was put aside has a name in `accept`.
             Busy: another process is at it.
         """
         source, columns = self.settings.source, self.settings.training.named_columns
