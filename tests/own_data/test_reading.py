@@ -64,8 +64,14 @@ def test_plain_numbers_sort_as_numbers(tmp_path: Path) -> None:
 
 
 def test_label_codes_stay_texts_and_numbers_numbers(tmp_path: Path) -> None:
-    """007 is a code. A price of 0.50 is a number."""
-    for labels, classes in ((["007", "008"], ("007", "008")), (["01", "1"], ("01", "1")), (["1", "2"], ("1", "2"))):
+    """007 is a code, and so is 1E3, as all labels are written so. A price of 0.50 is a number."""
+    for labels, classes in (
+        (["007", "008"], ("007", "008")),
+        (["01", "1"], ("01", "1")),
+        (["1E3", "2E1"], ("1E3", "2E1")),
+        (["1", "2"], ("1", "2")),
+        (["1e+03", "2e+01"], ("20", "1000")),
+    ):
         rows = [f"{WHO[i]},{i},{labels[i // 4 % 2]}" for i in range(COUNT)]
         file = write(tmp_path / "t.csv", ["c,a,y", *rows])
         assert fw.Federation.from_file(file, client="c", label="y").classes == classes

@@ -198,10 +198,12 @@ def test_codes_that_are_read_as_numbers_are_named(tmp_path: Path) -> None:
     """Of features alone: the number of a patient that is left out is no number that models see."""
     codes = [f"{i % 30:03}" for i in range(COUNT)]
     file = tmp_path / "rows.csv"
-    TABLE.assign(zip=codes, patient=codes, share="0.5").to_csv(file, index=False)
+    kinds = [f"{i % 4}E3" for i in range(COUNT)]
+    TABLE.assign(zip=codes, patient=codes, share="0.5", dose="1e-05", kind=kinds).to_csv(file, index=False)
     notes = fw.Federation.from_file(file, exclude=["patient"], **NAMES).notes
-    line = "column 'zip': '000' is read as the number 0; if it is a code, write a letter before it, or read the file"
-    assert [note[: len(line)] for note in notes] == [line]
+    for note, (name, code, number) in zip(notes, (("zip", "000", "0"), ("kind", "0E3", "0")), strict=True):
+        way = "if it is a code, write a letter before it, or read the file"
+        assert note.startswith(f"column {name!r}: {code!r} is read as the number {number}; {way}")
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.xlsx"])

@@ -148,14 +148,14 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
 
 
 def find_codes(codes: Mapping[str, str], features: Collection[str]) -> tuple[str, ...]:
-    """A line for each of `features` that is read as numbers, and has a number that is written as codes are, as 007.
+    """A line for each of `features` that is read as numbers, and has a number written as codes are: 007, 1E3.
 
     Args:
         codes: column of a file -> such a text.
     """
     return tuple(
-        f"column {name!r}: {text!r} is read as the number {int(text)}; if it is a code, write a letter before it, or "
-        "read the file with pandas, with that column as texts (dtype=str)"
+        f"column {name!r}: {text!r} is read as the number {float(text):.15g}; if it is a code, write a letter before "
+        "it, or read the file with pandas, with that column as texts (dtype=str)"
         for name, text in codes.items()
         if name in features
     )

@@ -26,6 +26,7 @@ GROUPED = r"[+-]?[1-9]\d{0,2},\d{3}"  # the comma may separate thousands
 MAYBE_GROUPED = r"[+-]?([1-9]\d{0,2}[.,]\d{3}|\d{1,3})"  # with a sign that may separate thousands
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 CODE = r"[+-]?0\d"  # a number is not written so
+SHORT_POWER = r"\d+[eE]\d+"  # 1E3 is a code or a number written by hand: programs write 1e+03 or 1.0E3
 # Attributes of a table: warnings about how its file was read, columns whose signs say that they are no codes, and
 # whether points separate thousands in the file, as its decimal mark is a comma; columns of numbers -> a text that is
 # written as a code is.
@@ -88,9 +89,10 @@ def _are_texts(table: "pd.DataFrame", name: Any) -> bool:
 
 
 def _type_label(texts: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Texts of a label as numbers, unless one is none, or a code such as 007."""
+    """Texts of a label as numbers, unless one is none or a code such as 007, or all are codes such as 1E3."""
     distinct = [text.strip() for text in texts.dropna().unique()]
-    if not all(re.fullmatch(NUMBER, text) for text in distinct) or any(re.match(CODE, text) for text in distinct):
+    are_codes = any(re.match(CODE, text) for text in distinct) or all(re.fullmatch(SHORT_POWER, t) for t in distinct)
+    if are_codes or not all(re.fullmatch(NUMBER, text) for text in distinct):
         return exported_model.type_names(texts)
     values = {float(text) for text in distinct}
     if len(values) < len(distinct) and all(value % 1 == 0 for value in values):
@@ -229,10 +231,10 @@ def _may_have_commas(file: _TextFile, table: "pd.DataFrame", names: set[str], ha
 
 
 def _find_codes(file: _TextFile, table: "pd.DataFrame") -> dict[str, str]:
-    """Columns of numbers -> a text of the first lines that numbers are not written as, such as 007."""
+    """Columns of numbers -> a text of the first lines that numbers are hardly written as, such as 007 or 1E3."""
     whole = {name for name in table if table[name].dtype.kind in "iuf"}
     written = file.read(usecols=whole.__contains__, dtype=str, nrows=FIRST_LINES)
-    found = {str(name): texts[texts.str.fullmatch(r"0\d+", na=False)] for name, texts in written.items()}
+    found = {str(name): texts[texts.str.fullmatch(rf"0\d+|{SHORT_POWER}", na=False)] for name, texts in written.items()}
     return {name: str(texts.iloc[0]) for name, texts in found.items() if len(texts)}
 
 
