@@ -372,3 +372,22 @@ def test_bad_metrics_are_refused_before_any_work(tmp_path: Path) -> None:
             compare(bad, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     METRICS.pop("broken", None)
+
+
+def test_probabilities_in_half_precision_are_no_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their sums differ from one by rounding. Other metrics see the same values as of all digits, nearly."""
+    digits = fw.Federation.from_dataset("digits", "dirichlet", clients=4, beta=0.5)
+    whole = fw.compare(digits, ["knn_per"], seeds=1, tune=0, **QUIET, out=tmp_path / "whole")
+    monkeypatch.setattr(predictions, "LARGEST", stored_by(whole["knn_per"].run, 0).outputs.nbytes - 1)
+    half = fw.compare(digits, ["knn_per"], seeds=1, tune=0, **QUIET, out=tmp_path / "half")
+    assert half["knn_per"].run.info["predictions"] == "float16"
+    for metric in ("log_loss", "calibration_error"):
+        scores = [done.with_metric(metric)["knn_per"].scores.to_numpy() for done in (half, whole)]
+        np.testing.assert_allclose(*scores, rtol=0.02)
+
+
+def test_numbers_are_stored_with_seven_digits_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a pressure such as 1013.2 the three digits of float16 would leave an error of a half."""
+    sites = fw.Federation.from_arrays(X, 1000 + X[:, 0], client=OWNER)
+    monkeypatch.setattr(predictions, "LARGEST", 2 * sum(map(len, sites.partition.val + sites.partition.test)))
+    assert fw.fit("local", sites, out=tmp_path, **QUIET).run.info["predictions"].startswith("none: ")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedweave.recommendation import per_client
+from fedweave.recommendation import choices, per_client
 from fedweave.runs.predictions import PredictionTable
 
 DRAWS = np.random.default_rng(0)
@@ -72,3 +72,24 @@ def test_a_client_with_few_validation_rows_uses_the_common_method(rows: int, mon
     )
     pairs = per_client.validation_differences(*runs)
     assert per_client.losing_clients(pairs, True) == ([0] if rows == 12 else [])
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_without_predictions_nothing_is_shown_of_a_client(seeds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How much the rows of a client vary is not known then, such as where outputs are too many to be stored."""
+    runs: list[Any] = [SimpleNamespace(info={"metric": "accuracy"}) for _ in range(2)]
+    monkeypatch.setattr(per_client, "predictions", lambda run, seed: None)
+    scores = [pd.DataFrame([[better, 50.0]] * seeds) for better in (51.0, 50.0)]
+    pairs = dict(per_client._paired_differences(*runs, *scores))
+    assert [per_client._verdict(pair, pair.p, True) for pair in pairs.values()] == [per_client.OPEN] * 2
+    assert np.isnan(pairs[0].low)
+    assert pairs[0].p == 1.0
+    assert not per_client.losing_clients({0: pairs[0]._replace(difference=-1.0)}, True)
+
+
+def test_one_row_is_no_exact_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the client does not choose another finalist by it."""
+    right, wrong = [[np.ones(1, bool), DRAWS.random(80) < 0.6]], [[np.zeros(1, bool), DRAWS.random(80) < 0.6]]
+    pairs = find_differences(monkeypatch, right, wrong)
+    assert np.isnan(pairs[0].error)
+    assert 0 not in choices.choose({"other": pairs}, True, {})

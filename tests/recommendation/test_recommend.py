@@ -11,6 +11,7 @@ import pytest
 import fedweave as fw
 from benchmarks import recommend_truth as truth
 from fedweave.recommendation.subsets import drop_test_rows, subsample_training
+from fedweave.runs import predictions
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -211,3 +212,14 @@ def test_a_data_set_with_several_splits_is_refused() -> None:
         fw.Recommendation.load("nowhere")
     with pytest.raises(fw.BadInput, match="folder: None is not a path of a folder"):
         fw.Recommendation.load(None)  # type: ignore[arg-type]
+
+
+def test_too_many_outputs_to_be_stored_show_nothing_of_single_clients(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictions, "LARGEST", 10)
+    advice = recommend_case("noise", tmp_path / "out", seeds=1)
+    assert {*advice.clients["verdict"]} == {"open"}
+    assert not any(advice.facts["own"].values())
+    assert "nothing is shown of single clients, as their predictions are not stored (" in str(advice)
+    assert "nan%" not in advice.report().read_text(encoding="utf-8")

@@ -40,12 +40,13 @@ def shrink(differences: np.ndarray, errors: np.ndarray) -> np.ndarray:
 
     Args:
         differences: of the clients.
-        errors: their standard errors [N].
+        errors: their standard errors [N]; NaN where nothing is known of a client's own.
     """
-    if len(differences) < 2:
-        return np.minimum(differences, 0.0)
-    centre = min(0.0, float(differences.mean()))
-    between = max(0.0, float(differences.var(ddof=1) - np.mean(errors**2)))
+    known = np.isfinite(errors)
+    centre = min(0.0, float(differences.mean())) if len(differences) else 0.0
+    if known.sum() < 2:
+        return np.full(len(differences), centre)
+    between = max(0.0, float(differences[known].var(ddof=1) - np.mean(errors[known] ** 2)))
     total = between + errors**2
     share = np.divide(between, total, out=np.zeros_like(total), where=total > 0)
     return np.asarray(centre + share * (differences - centre))

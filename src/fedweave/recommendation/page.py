@@ -171,17 +171,18 @@ def _gains(advice: Advice, labels: dict[str, str], metric: str) -> Iterator[dict
     """The bars of the clients for every method, the recommended one first; positions are in percent of the width."""
     if advice.clients.empty:
         return
-    ends = advice.clients[["low", "high"]].to_numpy(dtype=float)
-    low, high = min(0.0, float(np.nanmin(ends))), max(0.0, float(np.nanmax(ends)))
+    ends = {name: advice.clients[name].fillna(advice.clients["difference"]) for name in ("low", "high")}
+    low, high = min(0.0, float(ends["low"].min())), max(0.0, float(ends["high"].max()))
     scale = 100 / ((high - low) or 1.0)
+    clients = advice.clients.assign(left=(ends["low"] - low) * scale, width=(ends["high"] - ends["low"]) * scale)
     methods = [name for name in advice.board["method"] if (advice.clients["method"] == name).any()]
     for method in sorted(methods, key=lambda name: name != advice.method):
-        rows = advice.clients[advice.clients["method"] == method].sort_values("difference", kind="stable")
+        rows = clients[clients["method"] == method].sort_values("difference", kind="stable")
         bars = [
             {
                 "client": row["client"],
-                "left": (row["low"] - low) * scale,
-                "width": (row["high"] - row["low"]) * scale,
+                "left": row["left"],
+                "width": row["width"],
                 "position": (row["difference"] - low) * scale,
                 "zero": -low * scale,
                 "text": format_change(row["difference"], metric),

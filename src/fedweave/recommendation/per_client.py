@@ -20,7 +20,10 @@ GAINS, LOSES, OPEN = "gains", "loses", "open"
 
 
 class PairedDifference(NamedTuple):
-    """The difference of one client, its 95 % interval [low, high], and the p-value of no difference."""
+    """The difference of one client, its 95 % interval [low, high], and the p-value of no difference.
+
+    The interval is NaN where the spread over the client's rows is not known; p is 1 then.
+    """
 
     difference: float
     low: float
@@ -95,18 +98,16 @@ def _paired_differences(
     """
     metric, kind = METRICS.get(run.info["metric"]), str(run.info.get("targets", "classes"))
     seeds = sorted({*scores.index} & {*local_scores.index})
-    tables = {seed: (predictions(run, seed), predictions(local, seed)) for seed in seeds}
-    has_predictions = metric is not None and all(None not in pair for pair in tables.values())
+    tables = [(predictions(run, seed), predictions(local, seed)) for seed in seeds]
     differences = (scores.loc[seeds] - local_scores.loc[seeds]).dropna(axis="columns")
     seed_variance = float(differences.var(ddof=1).mean()) if len(seeds) > 1 else 0.0
     for client in differences.columns:
-        row_error, lowest_p = 0.0, 0.0
-        if has_predictions and metric is not None:
-            row_error, rows = _bootstrap_error(int(client), [*tables.values()], metric, kind, test)
-            lowest_p = least_p(rows)
+        row_error, rows = np.nan, 0
+        if metric is not None and all(None not in pair for pair in tables):
+            row_error, rows = _bootstrap_error(int(client), tables, metric, kind, test)
         error = float(np.hypot(np.sqrt(seed_variance / len(seeds)), row_error))
         pair = z_test(float(differences[client].mean()), error)
-        yield int(client), pair._replace(p=max(pair.p, lowest_p))
+        yield int(client), pair._replace(p=float(np.fmax(pair.p, least_p(rows))))
 
 
 def least_p(rows: int) -> float:
@@ -134,7 +135,7 @@ def z_test(mean: float, error: float) -> PairedDifference:
 
 def _bootstrap_error(client: int, tables: list[tuple], metric: Metric, kind: str, test: bool) -> tuple[float, int]:
     """(standard error of a client's difference, averaged over seeds, by a bootstrap of its test or validation rows;
-    number of these rows).
+    number of these rows). The error of fewer than two rows is NaN.
 
     Every bootstrap sample has the same rows for both methods and all seeds.
     """
@@ -144,7 +145,7 @@ def _bootstrap_error(client: int, tables: list[tuple], metric: Metric, kind: str
         rows_of_methods = [_client_rows(table, client, test) for table in (first, second)]
         count = len(rows_of_methods[0][0])
         if count < 2 or len(rows_of_methods[1][0]) != count:
-            return 0.0, count
+            return np.nan, count
         draws = stream(client, count).integers(count, size=(DRAWS, count))
         values = [_bootstrap_values(metric, kind, *rows, draws) for rows in rows_of_methods]
         differences.append((values[0] - values[1]) * np.sqrt(count / (count - 1)))

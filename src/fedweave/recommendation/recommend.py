@@ -28,6 +28,7 @@ from fedweave.recommendation.journal import Journal
 from fedweave.recommendation.result import Recommendation
 from fedweave.recommendation.subsets import drop_test_rows
 from fedweave.report.answers import explain_under_training
+from fedweave.results.rescoring import reason_without_predictions
 from fedweave.results.verdicts import reason_without_power
 from fedweave.study import search_spaces
 
@@ -334,6 +335,8 @@ class Recommender:
         notes += _explain_missing_graph_tests(answer, comparison)
         if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):
             notes.append(no_power)
+        if reason := reason_without_predictions(run):
+            notes.append(f"nothing is shown of single clients, as their predictions are not stored ({reason})")
         facts = {
             "metric": metric,
             "higher_is_better": higher,

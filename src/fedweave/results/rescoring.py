@@ -18,6 +18,8 @@ from fedweave.results.selection import select_scores
 if TYPE_CHECKING:
     from fedweave.runs.predictions import PredictionTable
 
+HALF = 1e-3  # beyond the rounding of a sum of probabilities in half precision
+
 
 def rescore(study: Study, metric: str) -> Study:
     """`study` with the scores that `metric` gives to the stored predictions.
@@ -43,6 +45,12 @@ def predictions(run: Run, seed: int) -> "PredictionTable | None":
     return _read_predictions(run.folder / f"predictions-{seed}.npz")
 
 
+def reason_without_predictions(run: Run) -> str:
+    """Why the predictions of a run are not stored; empty where they are."""
+    stored = str(run.info.get("predictions") or "none: they are of an older version")
+    return stored.removeprefix("none: ") if stored.startswith("none: ") else ""
+
+
 def _kind(run: Run) -> str:
     return str(run.info.get("targets") or ("forecasts" if run.info["metric"] == "mse" else "classes"))
 
@@ -55,7 +63,19 @@ def _read_predictions(path: Path) -> "PredictionTable | None":
     arrays = read(path, read_npz, RETRAIN_HINT)
     if missing := {*PredictionTable._fields} - {*arrays}:
         raise BadInput(f"{path}: not readable (no {', '.join(sorted(missing))}); {RETRAIN_HINT}")
+    arrays["outputs"] = _restore_sums(arrays["outputs"])
     return PredictionTable(*(arrays[name] for name in PredictionTable._fields))
+
+
+def _restore_sums(outputs: np.ndarray) -> np.ndarray:
+    """Outputs [..., R, C], where probabilities in half precision have the sum one again; else nobody could tell them
+    from scores.
+    """
+    if outputs.dtype != np.float16 or outputs.ndim < 2:
+        return outputs
+    sums = outputs.sum(-1, keepdims=True, dtype=np.float32)
+    are_probabilities = ((outputs >= 0) & (np.abs(sums - 1) < HALF)).all((-2, -1), keepdims=True)
+    return outputs / np.where(are_probabilities, sums, 1) if are_probabilities.any() else outputs
 
 
 def _rescore_run(run: Run, metric: Metric) -> Run:
@@ -65,9 +85,8 @@ def _rescore_run(run: Run, metric: Metric) -> Run:
 
     kind, selected = _kind(run), select_scores(run)
     if not any((run.folder / f"predictions-{seed}.npz").is_file() for seed in run.seeds):
-        reason = str(run.info.get("predictions") or "none: they are of an older version").removeprefix("none: ")
         raise BadInput(
-            f"{run.name}: no predictions are stored ({reason}), which {metric.name} needs; "
+            f"{run.name}: no predictions are stored ({reason_without_predictions(run)}), which {metric.name} needs; "
             f"train it again with metric: {metric.name}, or with evaluate.predictions: true"
         )
     tables = {seed: predictions(run, seed) for seed in run.seeds}

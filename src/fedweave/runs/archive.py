@@ -215,7 +215,7 @@ def _write_predictions(
             continue
         table = predictions.build_table(answers, prepared.federation.sample.tolist())
         pooled[seed] = predictions.score_pooled_rows(task.score_metric, task.targets_are, table)
-        dtype, width = predictions.choose_precision(table.outputs.size), table.outputs.shape[-1]
+        dtype, width = predictions.choose_precision(table.outputs.size, task.targets_are), table.outputs.shape[-1]
         if not dtype.startswith("none"):
             predictions.write(folder / f"predictions-{seed}.npz", table, dtype)
     if not dtype.startswith("none") and prepared.split is None:

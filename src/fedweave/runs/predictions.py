@@ -22,7 +22,7 @@ from fedweave.runs.build import PreparedRun
 from fedweave.runs.history import History, select_rows
 from fedweave.tensors import trees
 
-LARGEST = 2**25  # most bytes of the outputs of a repetition: as float32 if they fit, else as float16, else not stored
+LARGEST = 2**25  # most bytes of the outputs of a repetition, see `choose_precision`
 FILES = ("predictions-*.npz", "controls.npz")
 FittedControls = Callable[[PreparedRun], Mapping[str, Sequence[Tensor]]]
 WEIGHTED = "none: test rows count by weight, which only the metric of the task does"
@@ -70,12 +70,16 @@ def build_table(predictions: Mapping[str, list[ClientPredictions]], clients: Seq
     )
 
 
-def choose_precision(values: int) -> str:
-    """The type in which this many outputs are stored; "none: ..." if they are too many."""
-    for name in ("float32", "float16"):
-        if values * np.dtype(name).itemsize <= LARGEST:
-            return name
-    return f"none: {values * 2 / 2**20:.0f} MiB of outputs a repetition, more than {LARGEST / 2**20:.0f}"
+def choose_precision(values: int, kind: str) -> str:
+    """The type in which this many outputs for targets of a kind are stored; "none: ..." if they are too many.
+
+    The three digits of float16 are enough for scores of classes, and too few for numbers, such as 1013.2.
+    """
+    types = ("float32", "float16") if kind == "classes" else ("float32",)
+    sizes = {name: values * np.dtype(name).itemsize for name in types}
+    fitting = (name for name, size in sizes.items() if size <= LARGEST)
+    least = min(sizes.values()) / 2**20
+    return next(fitting, f"none: {least:.0f} MiB of outputs a repetition, more than {LARGEST / 2**20:.0f}")
 
 
 def write(path: Path, table: PredictionTable, dtype: str, **more: Any) -> None:
