@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import fedweave as fw
-from fedweave import exported_model
-from fedweave.lifecycle import roles
+from fedweave import exported_model, results
+from fedweave.lifecycle import roles, warm_start
 from fedweave.lifecycle.roles import BEGUN, JOINED
 from tests.lifecycle.test_life import begin, week
 
@@ -87,3 +87,18 @@ def test_what_cannot_go_on_is_trained_from_scratch(tmp_path: Path) -> None:
     deliver(life, 1, week(1))
     [begun] = deliver(life, 2, week(2))
     assert begun.reason == "Deliveries after 2 test it against version 1."
+
+
+def test_a_client_without_a_score_is_left_out_of_both_means() -> None:
+    """Clients have other numbers in the two trainings. C has validation rows of one class, and so no such area."""
+    draws = np.random.default_rng(0)
+    x, y, site = draws.normal(size=(180, 2)), np.arange(180) // 3 % 2, np.arange(180) % 3
+    federation = fw.Federation.from_arrays(x, np.where(site == 2, 0, y), client=np.array(["A", "B", "C"])[site])
+    scratch = fw.fit("local", federation, metric="roc_auc", rounds=2, progress=False)
+    numbers = {"client": scratch.run.evaluations["client"].map({0: 0, 1: 2, 2: 1})}
+    names = {**scratch.run.info, "client_names": ["A", "C", "B"]}
+    run = replace(scratch.run, info=names, evaluations=scratch.run.evaluations.assign(**numbers))
+    is_warm, reason = warm_start.choose(scratch, replace(scratch, run=run), 1)
+    assert not is_warm
+    mean = results.validation_means({"": scratch.run})[""]
+    assert reason.count(results.format_score(mean, np.nan, "roc_auc")) == 2, reason

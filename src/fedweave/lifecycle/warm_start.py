@@ -22,6 +22,7 @@ from fedweave.own_data.federation import Federation
 from fedweave.own_data.options import TABLE_OPTIONS
 from fedweave.own_data.row_options import row_options
 from fedweave.prediction import input_description
+from fedweave.results.selection import common_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,7 +96,13 @@ def choose(scratch: MethodResult, warm: MethodResult, version: int) -> tuple[boo
     Args:
         version: from which they went on.
     """
-    means = results.validation_means({"": scratch.run, FOLDER: warm.run})
+    # By the names of clients, which have other numbers in the two trainings.
+    means = common_means(
+        {
+            name: results.validation_scores(run).rename(columns=dict(enumerate(run.client_names)))
+            for name, run in (("", scratch.run), (FOLDER, warm.run))
+        }
+    )
     is_warm = results.best_first(means, scratch.run.higher_is_better)[0] == FOLDER
     metric = str(scratch.run.info["metric"])
     own, other = (results.format_score(means[name], float("nan"), metric) for name in ("", FOLDER))

@@ -49,12 +49,15 @@ def validation_scores(run: Run) -> pd.DataFrame:
 
 
 def validation_means(runs: Mapping[str, Run]) -> dict[str, float]:
-    """Name -> mean of `validation_scores` over seeds and clients, for the `runs` of one task; NaN for one that has
-    diverged in a seed.
+    """Name -> mean of `validation_scores` over seeds and clients, for the `runs` of one task; see `common_means`."""
+    return common_means({name: validation_scores(run) for name, run in runs.items()})
 
-    Clients without a value in any run are left out.
+
+def common_means(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+    """Name -> mean of a table of seeds and clients (columns); NaN for one that has diverged in a seed.
+
+    Clients without a value in any table are left out.
     """
-    tables = {name: validation_scores(run) for name, run in runs.items()}
     scored = sorted({client for table in tables.values() for client in table.columns[table.notna().any()]})
     return {
         name: float(table.reindex(columns=scored).to_numpy().mean()) if scored else math.nan
