@@ -1,6 +1,7 @@
 """Families of tests, marks, and measures of graphs, each compared with a count or a known result."""
 
 import json
+from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,9 +82,10 @@ def test_a_smaller_family_corrects_less(rng: np.random.Generator) -> None:
 
 
 def test_a_comparison_with_a_control_is_found_from_both_sides() -> None:
-    columns = ["family", "method", "other", "difference", "low", "high", "p_adjusted", "verdict"]
-    row = ["controls", "FedAvg-FT", "Local", 3.0, 1.0, 5.0, 0.01, "better"]
-    tests = pd.DataFrame([row, ["pairs", *row[1:]]], columns=columns)
+    pair = statistics.TestedPair(
+        "FedAvg-FT", "Local", 3.0, 1.0, 5.0, 0.0, 0.01, 0.01, 1.0, "better", "seeds and clients"
+    )
+    tests = pd.DataFrame([{"family": family, **asdict(pair)} for family in ("controls", "pairs")])
     assert marks.outcome(marks.control_tests(tests, "Local")["FedAvg-FT"], "FedAvg-FT") == "better"
     turned = marks.control_tests(tests, "FedAvg-FT")["Local"]
     assert (turned["difference"], turned["low"], turned["high"]) == (-3.0, -5.0, -1.0)

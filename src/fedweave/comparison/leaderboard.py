@@ -106,16 +106,13 @@ def rename_methods(table: pd.DataFrame, runs: Mapping[str, Run]) -> pd.DataFrame
 
 def _add_control_intervals(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
     """`board` with the interval of the difference to every control."""
-    intervals = {
-        control_column(control) + side: np.full(len(board), np.nan)
-        for control in CONTROLS
-        for side in ("_low", "_high")
-    }
-    for task in board["task"].unique():
-        tests = significance[significance["task"] == task]
-        for control in CONTROLS:
-            for method, test in control_tests(tests, control).items():
-                rows = (board["task"] == task) & (board["method"] == method)
-                for side in ("low", "high"):
-                    intervals[f"{control_column(control)}_{side}"][rows] = test[side]
+    rows, intervals = [*zip(board["task"], board["method"], strict=True)], {}
+    for control in CONTROLS:
+        tests = {
+            (task, name): test
+            for task, part in significance.groupby("task")
+            for name, test in control_tests(part, control).items()
+        }
+        for side in ("low", "high"):
+            intervals[f"{control_column(control)}_{side}"] = [tests.get(row, {}).get(side, np.nan) for row in rows]
     return board.assign(**intervals)

@@ -181,9 +181,9 @@ class MethodResult:
             refitted[key] = run or self.run, line
         return refitted[key]
 
-    def deployed_run(self, seed: int | None = None) -> Run:
+    def deployed_run(self) -> Run:
         """The run whose models `predict` uses: the one that was trained again, where there is one."""
-        return self._refit(seed)[0]
+        return self._refit(None)[0]
 
     def predict(
         self, x: Any, client: Any, *, seed: int | None = None, model: Any = None, refit: bool = True

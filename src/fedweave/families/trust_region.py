@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 FLAT = 1e-10  # curvature, relative to the largest one, that counts as none
+ITERATIONS = 60
 
 
 def newton_step(gradient: Tensor, hessian: Tensor, radius: Tensor | float, rows: float = 1.0) -> Tensor:
@@ -27,7 +28,7 @@ def newton_step(gradient: Tensor, hessian: Tensor, radius: Tensor | float, rows:
     return -torch.einsum("...ij,...j->...i", vectors, scaled) * shrink[..., None]
 
 
-def minimise(function: Callable[[Tensor], Tensor], start: Tensor, iterations: int = 60) -> tuple[Tensor, Tensor]:
+def minimise(function: Callable[[Tensor], Tensor], start: Tensor) -> tuple[Tensor, Tensor]:
     """(point [T], value) of a local minimum of `function`, which maps [T] to one number and has two derivatives."""
 
     def evaluate(point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -40,7 +41,7 @@ def minimise(function: Callable[[Tensor], Tensor], start: Tensor, iterations: in
 
     point, radius = start, torch.ones((), dtype=start.dtype, device=start.device)
     gradient, hessian, value = evaluate(point)
-    for _ in range(iterations):
+    for _ in range(ITERATIONS):
         step = newton_step(gradient, hessian, radius)
         length = step.norm()
         step = step / length.clamp(min=1.0)

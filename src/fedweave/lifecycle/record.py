@@ -5,7 +5,7 @@ Dawid, "Statistical Theory: The Prequential Approach", JRSS A 147, 1984.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from fedweave.exported_model import name_of
 from fedweave.files.atomic import read_json, read_table, write_atomic
 from fedweave.lifecycle.drift import PREDICTION
 from fedweave.lifecycle.sites import LifeModels
-from fedweave.metrics import METRICS, probabilities
+from fedweave.metrics import METRICS, probabilities, row_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,14 +46,6 @@ SURE = 0.9  # chance that a prediction set, or an interval, has the target
 DRAWS = 200  # of a bootstrap of rows
 CHAMPION, CHALLENGER = "champion", "challenger"
 
-# Metrics that are means over rows -> the score of each row [M], of targets and probabilities or numbers.
-ROW_SCORES: Mapping[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "accuracy": lambda y, out: 100.0 * (out.argmax(1) == y),
-    "log_loss": lambda y, out: -np.log(np.maximum(out[np.arange(len(y)), y], np.finfo(np.float64).eps)),
-    "mae": lambda y, out: np.abs(out - y),
-    "mse": lambda y, out: np.square(out - y),
-}
-
 
 @dataclass(frozen=True)
 class RowAnswers:
@@ -76,7 +68,7 @@ class RowAnswers:
 
     def row_scores(self, metric: str) -> np.ndarray | None:
         """The score of each row [M]; None for a metric that is no mean over rows."""
-        return ROW_SCORES[metric](self.targets, self.outputs) if metric in ROW_SCORES else None
+        return row_values(metric, self.targets, self.outputs)
 
     def coverage(self, error: float = math.nan) -> float:
         """Share of the rows whose target is in what 90 % of the model's belief is in; NaN if that is not known.

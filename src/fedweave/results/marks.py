@@ -1,6 +1,7 @@
 """Words and marks for verdicts, which claim no more than the tests do."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, fields
 from typing import Any, Literal
 
 import pandas as pd
@@ -73,17 +74,13 @@ def control_tests(
     """Method -> the row of its test against `control`, from the method's side, out of the tests of one task."""
     tests = significance[significance["family"] == family].to_dict("records")
     rows = {test["method"]: test for test in tests if test["other"] == control}
-    for test in tests:
-        if test["method"] == control:
-            rows[test["other"]] = test | {
-                "method": test["other"],
-                "other": control,
-                "difference": -test["difference"],
-                "low": -test["high"],
-                "high": -test["low"],
-                "verdict": outcome(test, test["other"]),
-            }
-    return rows
+    swapped = {test["other"]: _read_pair(test).swap() for test in tests if test["method"] == control}
+    return rows | {method: asdict(pair) for method, pair in swapped.items()}
+
+
+def _read_pair(row: Mapping[str, Any]) -> statistics.TestedPair:
+    """A row of the table of tests as a test."""
+    return statistics.TestedPair(**{field.name: row[field.name] for field in fields(statistics.TestedPair)})
 
 
 def find_test(significance: pd.DataFrame, method: str, other: str) -> tuple[statistics.TestedPair, int]:
@@ -97,8 +94,7 @@ def find_test(significance: pd.DataFrame, method: str, other: str) -> tuple[stat
     family = "controls" if {method, other} & {*CONTROLS} else "pairs"
     tests = significance[significance["family"] == family]
     pair = tests[tests["method"].isin([method, other]) & tests["other"].isin([method, other])]
-    row = pair.drop(columns=["task", "family"]).to_dict("records")[0]
-    test = statistics.TestedPair(**{str(name): value for name, value in row.items()})
+    test = _read_pair(pair.iloc[0])
     return test if test.method == method else test.swap(), int(tests["p"].notna().sum())
 
 

@@ -2,9 +2,11 @@
 
 import numpy as np
 
+QUANTILE = 0.975
 
-def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Interval of the mean of `values` [S, N] or [N], if both seeds and clients are drawn at random.
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """95 % interval of the mean of `values` [S, N] or [N], if both seeds and clients are drawn at random.
 
     The variance of the mean has a part between clients, known with N − 1 degrees of freedom, and one between seeds,
     known with S − 1. Their sum by Satterthwaite's rule is too small whenever a few seeds agree by chance, so that each
@@ -21,14 +23,13 @@ def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     mean = float(values.mean())
     if not np.isfinite(values).all() or values.size < 2:
         return float("nan"), float("nan")
-    quantile = (1 + level) / 2
     if min(values.shape) < 2:
-        margin = float(stdtrit(values.size - 1, quantile) * values.std(ddof=1) / np.sqrt(values.size))
+        margin = float(stdtrit(values.size - 1, QUANTILE) * values.std(ddof=1) / np.sqrt(values.size))
         return mean - margin, mean + margin
     of_seeds, of_clients, of_cells = mean_squares(values)
     seeds, clients = values.shape
     excess = max(of_seeds - of_cells * (1 - 1 / (seeds - 1)), 0.0)
-    squares = stdtrit(clients - 1, quantile) ** 2 * of_clients + stdtrit(seeds - 1, quantile) ** 2 * excess
+    squares = stdtrit(clients - 1, QUANTILE) ** 2 * of_clients + stdtrit(seeds - 1, QUANTILE) ** 2 * excess
     margin = float(np.sqrt(squares / values.size))
     return mean - margin, mean + margin
 

@@ -25,8 +25,6 @@ RETRAIN_HINT = "remove the folder of the run, and train the run again"  # the ad
 KEYS = ("seed", "round", "point", "split", "client")
 _INTEGER, _TEXT = ("int64", "int32"), ("string", "large_string")
 COLUMNS = dict(zip((*KEYS, "value"), (_INTEGER, _INTEGER, _TEXT, _TEXT, _INTEGER, ("double",)), strict=True))
-# A file of a few bytes can declare any number of equal rows. A thousand clients and rounds have 6,000,000 rows a seed.
-MOST_ROWS = 50_000_000
 NEEDED = ("run", "task", "dataset", "setting", "method", "metric", "higher_is_better", "point", "select")
 
 
@@ -229,7 +227,7 @@ def read_scores(path: Path) -> pd.DataFrame:
     """The table of scores of a run: seed, round, point, split, client, value.
 
     Raises:
-        BadInput: the file is damaged, lacks a column, or has too many rows or other types.
+        BadInput: the file is damaged, lacks a column, or has other types.
     """
     return read(path, _read_parquet, RETRAIN_HINT)
 
@@ -243,8 +241,6 @@ def _read_parquet(path: Path) -> pd.DataFrame:
             raise ValueError(f"no column {', '.join(missing)}")
         if wrong := [column for column, choices in COLUMNS.items() if types[column] not in choices]:
             raise ValueError(f"column {wrong[0]} is of type {types[wrong[0]]}")
-        if file.metadata.num_rows > MOST_ROWS:
-            raise ValueError(f"{file.metadata.num_rows} rows")
         return file.read(list(COLUMNS)).to_pandas()
 
 

@@ -80,13 +80,13 @@ def graphs_by_seed(run: Run) -> dict[int, Graphs]:
     return {seed: found for seed, found in stored.items() if found is not None}
 
 
-def portrait(run: Run, seed: int | None = None) -> Portrait | None:
-    """The clients' vectors of `seed` (default: the first), if the method has any.
+def portrait(run: Run) -> Portrait | None:
+    """The clients' vectors of the first seed that has some; None if the method has none.
 
     Raises:
         BadInput: a file that cannot be read.
     """
-    record = _load(run, "portrait", seed, ("vectors", "round"))
+    record = _load(run, "portrait", None, ("vectors", "round"))
     if record is None:
         return None
     seed, _, arrays = record

@@ -153,11 +153,11 @@ def _join_or_count(methods: Sequence[str]) -> str:
     return join_names(methods) if len(methods) <= MOST_BEHIND else f"{len(methods)} other methods"
 
 
-def join_names(names: Sequence[str], word: str = "and") -> str:
+def join_names(names: Sequence[str]) -> str:
     """At most six names as words: "a, b and c", "a, b, c, d, e and 3 others"."""
     words = (
         list(names)
         if len(names) <= MOST_NAMES
         else [*names[: MOST_NAMES - 1], format_count(len(names) - MOST_NAMES + 1, "other")]
     )
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {word} {words[-1]}"
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
