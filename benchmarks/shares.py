@@ -1,9 +1,10 @@
-"""The shares of the phases of a round: `python -m benchmarks.shares [rounds|servers] [METHOD ...]`.
+"""The shares of the phases of a round: `python -m benchmarks.shares [rounds|servers|evaluations] [METHOD ...]`.
 
 `rounds` prints the share of each phase of FedAvg's rounds, as `run_repetition` runs them with evaluation, record and
 checkpoint every round. `servers` prints, for methods whose server computes, its share of a round of 100 clients with
-500 samples each. Times are processor times. Functions are wrapped to be timed. A phase inside another one has
-its own time, but forward passes of a server or an evaluation count as theirs.
+500 samples each. `evaluations` prints, for the papers' set-ups, the share of a round's passes that its evaluation has,
+where a backward pass counts as two forward passes. Times are processor times. Functions are wrapped to be timed. A
+phase inside another one has its own time, but forward passes of a server or an evaluation count as theirs.
 """
 
 import functools
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -182,10 +183,47 @@ def late_rounds(method: Method, work: Workload, executor: Executor, repeats: int
     return total, server
 
 
+class Setup(NamedTuple):
+    """A paper's set-up, per client: training rows of a round, rows evaluated, rounds between evaluations."""
+
+    what: str
+    trained: int
+    evaluated: int
+    every: int = 1
+    present: float = 1.0
+
+
+SETUPS = (
+    Setup("CIFAR-10, FedAGHN: 5 epochs of 70 %", 5 * 70, 30),
+    Setup("Fashion-MNIST, pFedGAT: 5 epochs of 4800, 10,000 test images", 5 * 4800, 1200 + 10_000),
+    Setup("the same, of two classes of ten", 5 * 4800, 1200 + 2000),
+    Setup("EMNIST, pFedLA: 10 epochs of 360, every 5", 10 * 360, 240, 5),
+    Setup("Cora, FedSheafHN: 5 passes of the graph", 5, 1),
+    Setup("ogbn-arxiv, FedSheafHN: 10 passes of the graph", 10, 1),
+    Setup("TPT-48, SHN: 50 x 64, 5 of 48, every 500", 3200, 83, 500, 5 / 48),
+    Setup("CIFAR-100, SHN: 50 x 64, 5 of 100, every 500", 3200, 150, 500, 0.05),
+    Setup("METR-LA, SHN: 50 x 64, 5 of 207, every 1000", 3200, 10_300, 1000, 5 / 207),
+)
+
+
+def evaluations() -> None:
+    """Print for each set-up the share of a round's passes that its evaluation has, with two models for each client.
+
+    Clients that are absent from the round also train before their evaluation after training. The second number counts
+    this training too.
+    """
+    for what, trained, evaluated, every, present in SETUPS:
+        work, held, absent = 3 * trained * every * present, 2 * evaluated, 3 * trained * (1 - present)
+        shares = [100 * part / (work + held + absent) for part in (held, held + absent)]
+        print(f"{what:60} {shares[0]:5.1f} % {shares[1]:5.1f} %")
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     keep_memory()
-    if sys.argv[1:2] == ["servers"]:
+    if sys.argv[1:2] == ["evaluations"]:
+        evaluations()
+    elif sys.argv[1:2] == ["servers"]:
         servers(*sys.argv[2:])
     else:
         rounds(*sys.argv[2:])

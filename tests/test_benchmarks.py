@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import benchmarks.__main__ as bench
-from benchmarks import contestant, gpu, growth, limits, peers, raw, scale, shares
+from benchmarks import contestant, gpu, growth, peers, raw, scale, shares
 from benchmarks.workloads import WORKLOADS, images
 from fedweave.engine.engine import run_round
 from fedweave.engine.executors import Batched, Loop
@@ -247,7 +247,7 @@ def test_growth_prints_a_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_shares_of_evaluation_are_counts_of_passes(capsys: pytest.CaptureFixture[str]) -> None:
     """Two forward passes of the graph, and five steps of three passes: 2 of 17."""
-    limits.evaluation()
+    shares.evaluations()
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Cora"))
     assert f"{200 / 17:.1f} %" in line
 
