@@ -11,6 +11,7 @@ import pytest
 import fedweave as fw
 from fedweave.comparison import results_folder as folder
 from fedweave.data import Dataset, Partition
+from fedweave.errors import Busy
 from fedweave.pipelines.commands import own_data
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -177,3 +178,19 @@ def test_the_data_are_hashed_once(earlier: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(folder, "hash_content", count)
     fw.compare(people(), ["ditto"], central=False, out=place, **TERMS)
     assert hashed == ["people"]
+
+
+def test_a_second_call_at_the_same_time_is_refused(tmp_path: Path) -> None:
+    """Both would write the same files. Another folder is free, and so is this one when the first call has ended."""
+    lines: list[str] = []
+    terms = {**TERMS, "seeds": 1}
+
+    def call_again(_: fw.Progress) -> None:
+        with pytest.raises(Busy) as refused:
+            fw.fit("fedavg", people(), out=tmp_path / "out", rounds=1, progress=False)
+        lines.append(str(refused.value))
+        fw.fit("fedavg", people(), out=tmp_path / "other", rounds=1, progress=False)
+
+    fw.compare(people(), ["local"], out=tmp_path / "out", callbacks=[call_again], **terms)
+    assert lines[0].startswith(f"{tmp_path / 'out'}: another process writes results there; ")
+    fw.compare(people(), ["local"], out=tmp_path / "out", **terms)

@@ -49,7 +49,8 @@ def _copy(source: Path, target: Path, part: str) -> None:
         return
     if source.is_relative_to(destination):
         raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
-    if destination.exists() and any(destination.iterdir()) and not (destination / part).is_dir():
+    others = destination.exists() and {entry.name for entry in destination.iterdir()} - {".fedweave"}
+    if others and not (destination / part).is_dir():
         raise BadInput(f"save: {target} is not an empty folder; choose another one")
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
         new = Path(staging, "new")

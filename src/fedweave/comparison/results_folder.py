@@ -5,13 +5,13 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from fedweave import data
-from fedweave.errors import BadInput
-from fedweave.files.atomic import check_writable, user_errors, write_atomic
+from fedweave.errors import BadInput, Busy
+from fedweave.files.atomic import check_writable, hold_lock, user_errors, write_atomic
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.own_data.federation import Federation
 from fedweave.prediction.input_description import (
@@ -22,6 +22,8 @@ from fedweave.prediction.input_description import (
     read_description,
 )
 from fedweave.runs import serving
+
+STATE = ".fedweave"  # folder in a folder of results: what calls keep between each other
 
 
 class TemporaryFolder:
@@ -41,6 +43,7 @@ def results_folder(out: Any) -> Iterator[tuple[Path, TemporaryFolder | None]]:
 
     Raises:
         BadInput: `out` is not a path or cannot be written, before any work; or the disk is full.
+        Busy: another process writes results to `out`.
     """
     if out is not None:
         check_folder(out, "out")
@@ -49,7 +52,10 @@ def results_folder(out: Any) -> Iterator[tuple[Path, TemporaryFolder | None]]:
         folder = temporary.path if temporary else Path(out)
         try:
             check_writable(folder)
-            yield folder, temporary
+            way = "wait until it has ended, or choose another folder (out=, on the command line --out or --output)"
+            busy = Busy(f"{folder}: another process writes results there; {way}")
+            with nullcontext() if temporary else hold_lock(folder / STATE / "lock", busy):
+                yield folder, temporary
         except BaseException:
             if temporary:
                 temporary.remove()
