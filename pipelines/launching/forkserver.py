@@ -22,6 +22,7 @@ from fedweave.processes.fork_server import STALE, Request, initial_environment, 
 from fedweave.study.code import PACKAGE, digest, find_dependencies
 
 from .freshness import imported_files, project_files, stamps
+from .launcher import start_time
 
 STAGES = (
     "download",
@@ -51,7 +52,7 @@ def run_server(path: str, listener: socket.socket) -> None:
     """
     owner, _, started = Path(path).name.partition("-")
     owner_pidfd = os.pidfd_open(int(owner))
-    if _start_time(int(owner)) != started:
+    if start_time(int(owner)) != started:
         raise ProcessLookupError(owner)
     project_stamps = stamps(project_files())
     gc.disable()  # imports make no garbage, and the search for it takes a fifth of their time
@@ -105,10 +106,6 @@ def run_stage(name: str, arguments: list[str]) -> NoReturn:
 def _fixed_variables(environment: dict[str, str]) -> dict[str, str]:
     """The variables that must be the same for a process and its fork."""
     return {name: value for name, value in environment.items() if name not in VARYING and not name.startswith("DVC_")}
-
-
-def _start_time(process: int) -> str:
-    return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
 
 
 def main(path: str) -> None:

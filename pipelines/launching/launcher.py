@@ -89,10 +89,10 @@ def _socket_path() -> str:
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise PermissionError(FOLDER)
     owner = int(os.environ.get(OWNER) or os.getppid())
-    return f"{FOLDER}/{owner}-{_start_time(owner)}"
+    return f"{FOLDER}/{owner}-{start_time(owner)}"
 
 
-def _start_time(process: int) -> str:
+def start_time(process: int) -> str:
     """When `process` started, in ticks since the machine's start. With its number this identifies a process."""
     with open(f"/proc/{process}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[19]
@@ -134,7 +134,7 @@ def _remove_stale_files() -> None:
     for name in os.listdir(FOLDER):
         owner, _, started = name.partition(".")[0].partition("-")
         try:
-            is_stale = _start_time(int(owner)) != started
+            is_stale = start_time(int(owner)) != started
         except (OSError, ValueError):
             is_stale = True
         if is_stale:

@@ -12,18 +12,10 @@ from fedweave.graphs.quality import COLLAPSES, FROM_SELF, VARIATION, collapse, q
 from fedweave.graphs.setting import is_control
 from fedweave.prediction.input_description import read_description
 from fedweave.report.answers import UNDER_TRAINED, explain_under_training
-from fedweave.results import (
-    RULE,
-    format_score,
-    methods_not_above,
-    missing_score_note,
-    name_unbeaten_control,
-    sampling_note,
-    unconverged_rows,
-)
+from fedweave.results import RULE, format_score, methods_not_above, name_unbeaten_control, unconverged_rows
 from fedweave.results.contestants import contestant_notes
 from fedweave.results.formats import name_score
-from fedweave.results.nonfinite import nonfinite_outputs_note
+from fedweave.results.nonfinite import client_notes
 from fedweave.results.selection import progress
 from fedweave.results.verdicts import describe_parts, join_names, reason_without_power
 
@@ -124,9 +116,7 @@ def _compare_with_rules(comparison: Origin, rules: pd.DataFrame, board: pd.DataF
             lines.append(line)
         elif below:
             lines.append(f"not better than the control {rule['control']!r} ({value}): {join_names(below)}")
-    task, runs = comparison.study.runs[0].task, [*comparison.study.runs]
-    nonfinite = nonfinite_outputs_note(task, runs, comparison.selected_scores)
-    return [*lines, *filter(None, (sampling_note(task, runs), missing_score_note(task, runs), nonfinite))]
+    return [*lines, *client_notes(comparison.study.runs, comparison.selected_scores)]
 
 
 def _describe_test_power(comparison: Origin) -> list[str]:

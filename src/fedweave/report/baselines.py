@@ -8,10 +8,9 @@ import pandas as pd
 
 from fedweave.errors import format_count
 from fedweave.metrics import METRICS, unit
+from fedweave.report.graph_summary import MOST_TASKS
 from fedweave.results import POOLED, RULE, Study, Tables, by_task, format_score, methods_not_above, pooling_note
 from fedweave.results.verdicts import join_names
-
-MOST_TASKS = 4  # most tasks that are described one by one
 
 
 def control_warnings(study: Study, tables: Tables) -> tuple[list[str], bool]:

@@ -13,7 +13,7 @@ from fedweave.report.baselines import control_warnings, upper_bound
 from fedweave.report.graph_summary import MOST_TASKS, SummaryLine, graph_lines
 from fedweave.results import Study, Tables, format_score
 from fedweave.results.marks import GRAPH_CONTROL, REFERENCES, control_tests, outcome
-from fedweave.results.nonfinite import nonfinite_outputs_note
+from fedweave.results.nonfinite import client_notes
 from fedweave.results.verdicts import join_names, short_reason, verdict
 
 MOST_UNCONVERGED = 40  # most runs that a warning names one by one
@@ -31,16 +31,7 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     reasons = {task: reason for task in parts if (reason := short_reason(runs_by_task[task], tests[task]))}
     control_sentences = [text for task, part in parts.items() if (text := _control_as_good(task, part, tests[task]))]
     rule_sentences, leader_below_rule = control_warnings(study, tables)
-    notes = [
-        line
-        for task, runs in runs_by_task.items()
-        for line in (
-            results.sampling_note(task, runs),
-            results.missing_score_note(task, runs),
-            nonfinite_outputs_note(task, runs, tables.clients),
-        )
-        if line
-    ]
+    notes = [line for runs in runs_by_task.values() for line in client_notes(runs, tables.clients)]
     warnings = _summarise_warnings(control_sentences, len(parts))
     unjudged, leaders = _leaders(study, tables, [*parts], reasons)
     first = [*rule_sentences, *unjudged, *warnings, *leaders, *notes, *upper_bound(study, tables)]

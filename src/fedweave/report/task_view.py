@@ -18,7 +18,7 @@ from fedweave.results import Run, Study, Tables, parts, published
 from fedweave.results.contestants import contestant_notes
 from fedweave.results.gains import client_differences
 from fedweave.results.marks import CONTROLS, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
-from fedweave.results.nonfinite import nonfinite_outputs_note
+from fedweave.results.nonfinite import client_notes
 from fedweave.results.ranking import Ranking
 from fedweave.results.verdicts import ONE_SEED, describe_fixed, describe_test, join_names, reason_without_power, verdict
 
@@ -157,10 +157,7 @@ def _metric_notes(runs: list[Run], clients: pd.DataFrame) -> list[str]:
     """Which rounds are scored, where another metric chose them, and which clients are scored."""
     chosen_by = runs[0].info.get("selected_by")
     rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
-    task = runs[0].task
-    about = [note(task, runs) for note in (results.sampling_note, results.missing_score_note)]
-    about.append(nonfinite_outputs_note(task, runs, clients))
-    return [*(rounds if chosen_by else []), *filter(None, about)]
+    return [*(rounds if chosen_by else []), *client_notes(runs, clients)]
 
 
 def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[str]:

@@ -14,7 +14,6 @@ from fedweave.results.references import (
     missing_score_note,
     name_unbeaten_control,
     pooling_note,
-    sampling_note,
     unbeaten_control,
 )
 from fedweave.results.rescoring import rescore

@@ -1,4 +1,4 @@
-"""Clients without a score because outputs are not finite, and not because their rows do not define the metric."""
+"""Notes on clients without a score: because outputs are not finite, or their rows do not define the metric."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,9 +6,17 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import format_count
+from fedweave.results.references import missing_score_note, sampling_note
 from fedweave.results.runs import Run
 
 MOST_NAMES = 5  # most clients that are named
+
+
+def client_notes(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:
+    """Sentences on the clients of a task that are not evaluated or have no score; arguments as `nonfinite_clients`."""
+    task = runs[0].task
+    of_design = (sampling_note(task, runs), missing_score_note(task, runs))
+    return [note for note in (*of_design, nonfinite_outputs_note(task, runs, table)) if note]
 
 
 def nonfinite_clients(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:

@@ -117,7 +117,7 @@ def unscored_clients(runs: Sequence[Run]) -> list[str]:
     return [runs[0].client_names[client] for client in sorted({*tests["client"]} - {*scored["client"]})]
 
 
-def missing_score_note(task: str, runs: list[Run]) -> str:
+def missing_score_note(task: str, runs: Sequence[Run]) -> str:
     """A sentence that names the clients without a score by the metric; empty if all have one."""
     names, metric = unscored_clients(runs), str(runs[0].info["metric"])
     if not names:
@@ -134,7 +134,7 @@ def missing_score_note(task: str, runs: list[Run]) -> str:
     )
 
 
-def sampling_note(task: str, runs: list[Run]) -> str:
+def sampling_note(task: str, runs: Sequence[Run]) -> str:
     """A sentence if only a sample of the clients is evaluated; else empty."""
     count, total = len(runs[0].evaluated_clients), len(runs[0].client_names)
     if count == total:
