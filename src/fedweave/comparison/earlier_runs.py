@@ -21,7 +21,7 @@ def check_earlier_runs(plan: Plan, folder: Path) -> None:
 
     The runs of the plan itself do not count: they are reused if they are the same, and else replaced. A method's own
     settings may differ, and so may values that searches of the same budget chose.
-    `folder.check_description` refuses other data.
+    `results_folder.check_description` refuses other data.
 
     Raises:
         BadInput: naming the folder, a run, what it was made with, and what this call has.

@@ -30,7 +30,7 @@ class Predictor:
 
     Attributes:
         models: of every client and seed.
-        about: of the data, see `folder.describe_inputs`.
+        about: of the data, see `input_description.describe_inputs`.
         names: of the clients.
     """
 

@@ -129,7 +129,7 @@ def reported_graphs(run: Run, selected: pd.DataFrame, stored: Mapping[int, Graph
 
 
 def _structure(run: Run, selected: pd.DataFrame, stored: Mapping[int, Graphs]) -> Iterable[dict[str, Any]]:
-    """Quality of the graph behind the reported models (`graph_quality`): averaged over layers, and of each layer."""
+    """Quality of the graph behind the reported models (`graphs.quality`): averaged over layers, and of each layer."""
     values_by_part: dict[tuple[str, str], list[float]] = {}
     reported = reported_graphs(run, selected, stored)
     for graph, index in reported:

@@ -102,7 +102,6 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
 
     A method with another graph than the one it learns (`graph_control_pairs`) is a control and comes last.
 
-
     `std` is over seeds (ddof 1). `pooled` is the metric of all clients' test rows together, averaged over seeds.
     `client_std` and `worst10` are averaged over seeds too. Bytes and seconds are totals of a run, averaged over seeds.
     `low` and `high` are the 95 % interval of the mean (over seeds and clients), within the metric's bounds. Where
