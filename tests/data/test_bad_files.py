@@ -2,7 +2,6 @@
 
 import atexit
 import copy
-import json
 import os
 import resource
 import signal
@@ -291,17 +290,3 @@ def test_checkpoints_of_other_runs_are_refused_and_damaged_ones_skipped(tmp_path
     )
     checkpoint_files.remove(tmp_path, prepared_run.run)
     assert [*tmp_path.iterdir()] == []
-
-
-def test_reading_a_damaged_run_names_the_damaged_file(tmp_path: Path) -> None:
-    from fedweave.results.runs import load_run
-
-    prepared_run = prepared(UNUSUAL[3][1])
-    archive.write(tmp_path / "run", prepared_run, {0: repetition.run_repetition(prepared_run, 0)})
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["dropped"] == 0
-    load_run(tmp_path / "run")
-    for name in ("rounds.csv", "evaluations.parquet", "run.json"):
-        content = (tmp_path / "run" / name).read_bytes()
-        (tmp_path / "run" / name).write_bytes(b"\x00{" + content[: len(content) // 3])
-        assert_refused(lambda: load_run(tmp_path / "run"), "run", "train the run again")
-        (tmp_path / "run" / name).write_bytes(content)

@@ -4,7 +4,6 @@ specifications and partitions.
 
 import copy
 import json
-import re
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -25,11 +24,10 @@ from fedweave.data.sources.traffic import read_hdf5
 from fedweave.data.sources.transfer import SourceError, extract
 from fedweave.errors import BadInput
 from fedweave.files.atomic import load_tensors, read
-from fedweave.results.runs import load_run, read_scores
+from fedweave.results.runs import read_scores
 from fedweave.study import schema, spec, validate
 from fedweave.study.config import construct
 from tests import valid_files
-from tests.fake_results import write_run
 from tests.study.test_spec import good
 
 FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -219,33 +217,6 @@ def test_any_value_in_meta_json(prepared: Path, value: Any, key: str) -> None:
         valid_or_refused(lambda: data.load_dataset(prepared / "set"))
     finally:
         (prepared / "set" / "meta.json").write_text(original)
-
-
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A valid run with all its files."""
-    folder = tmp_path_factory.mktemp("finished")
-    path = write_run(folder, "t", "FedAGHN", 0.0, {}, (0, 1), 4, 3, np.random.default_rng(0))
-    (path / "diagnostics.csv").write_text("seed,round,name,value\n0,1,a,2.0\n")
-    assert load_run(path).seeds == [0, 1]
-    return path
-
-
-@FEW
-@given(
-    content=st.binary(max_size=100),
-    name=st.sampled_from(["run.json", "rounds.csv", "diagnostics.csv", "evaluations.parquet"]),
-)
-def test_any_bytes_in_a_file_of_a_finished_run_are_refused(content: bytes, name: str, finished_run: Path) -> None:
-    """The refusal names the file."""
-    original = finished_run.joinpath(name).read_bytes()
-    try:
-        (finished_run / name).write_bytes(content)
-        with pytest.raises(BadInput, match=re.escape(name)):
-            load_run(finished_run)
-    finally:
-        (finished_run / name).write_bytes(original)
-    assert load_run(finished_run).seeds == [0, 1]
 
 
 OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
