@@ -94,6 +94,23 @@ def test_a_class_that_a_client_lacks_is_not_impossible() -> None:
     assert 0 < outputs[LINEAR][0][:, 1].max() < 0.05
 
 
+def test_controls_have_the_class_weights_of_the_methods() -> None:
+    """Otherwise a rare class that all methods look for is hardly ever predicted by what they have to beat."""
+    draws = np.random.default_rng(0)
+    x, owner = draws.normal(size=(1200, 3)), np.arange(1200) % CLIENTS
+    score = x[:, 0] + 0.5 * draws.normal(size=1200)
+    federation = fw.Federation.from_arrays(x, score > np.quantile(score, 0.9), client=owner)
+    recall = {}
+    for weights in (None, "balanced"):
+        done = fw.compare(
+            federation, ["local"], **QUIET, tune=0, metric="balanced_accuracy", class_weights=weights, device="cpu"
+        )
+        recall[weights] = done.controls().set_index("control")["mean"]
+    for name in (LINEAR, BOOSTED, POOLED, PARTIAL):
+        assert recall["balanced"][name] > recall[None][name] + 5
+    assert recall["balanced"][BASE_RATE] == recall[None][BASE_RATE] == 50
+
+
 def test_clients_that_cannot_be_split_are_not_boosted() -> None:
     assert BOOSTED not in fitted.fit_tables([table(rows=39), table(rows=39, seed=1)], 0)
     assert BOOSTED in fitted.fit_tables([table(rows=40), table(rows=40, seed=1)], 0)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fedweave.client.regression import Forecast
 from fedweave.client.task import NodeClassification, Task
+from fedweave.engine.clients import balanced_weights
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.families import mixed_classes, mixed_effects, mixed_numbers, trust_region
 from fedweave.families.mixed_effects import MOST_COLUMNS, Rows, add_effects, design, split_point
@@ -50,6 +51,7 @@ class ClientTable(NamedTuple):
     val: np.ndarray
     val_targets: np.ndarray
     test: np.ndarray
+    class_weight: np.ndarray = np.ones(0)  # of each class in the losses [C]; empty: none
 
     @property
     def rest(self) -> np.ndarray:
@@ -129,7 +131,8 @@ def client_tables(prepared: PreparedRun) -> list[ClientTable]:
         rows = [part[part >= 0] for part in (data.train, data.val, data.test)]
         inputs = [design(task, data, part)[:, 1:].cpu().numpy() if used else np.zeros((len(part), 0)) for part in rows]
         targets = [_targets(task, data, part) for part in rows[:2]]
-        parts.append(ClientTable(inputs[0], targets[0], inputs[1], targets[1], inputs[2]))
+        weight = data.arrays.get("class_weight", torch.ones(0)).cpu().numpy()
+        parts.append(ClientTable(inputs[0], targets[0], inputs[1], targets[1], inputs[2], weight))
     every = np.concatenate([part.train for part in parts])
     mean, scale = every.mean(0), every.std(0)
     scale = np.where(scale > 0, scale, 1.0)
@@ -186,13 +189,20 @@ def _smooth(outputs: np.ndarray, table: ClientTable, prior: np.ndarray) -> np.nd
     return outputs if len(prior) == 1 else (rows * outputs + prior) / (rows + 1)
 
 
-def _loss(outputs: np.ndarray, targets: np.ndarray, classes: int) -> float:
-    """Mean squared error, or log-loss of probabilities; 0 without rows."""
+def _row_weights(table: ClientTable, targets: np.ndarray) -> np.ndarray:
+    """The weights of rows with these targets: those of their classes in the table, or 1."""
+    return table.class_weight[targets] if len(table.class_weight) else np.ones(len(targets))
+
+
+def _loss(outputs: np.ndarray, table: ClientTable, classes: int) -> float:
+    """Mean squared error of validation rows, or weighted log-loss of probabilities; 0 without rows."""
+    targets = table.val_targets
     if not len(targets):
         return 0.0
     if not classes:
         return float(np.square(outputs - targets).mean())
-    return float(-np.log(outputs[np.arange(len(targets)), targets].clip(1e-6)).mean())
+    losses = -np.log(outputs[np.arange(len(targets)), targets].clip(1e-6))
+    return float((_row_weights(table, targets) * losses).mean())
 
 
 def _choose(candidates: Sequence[Outputs], tables: Sequence[ClientTable], classes: int) -> Outputs:
@@ -201,9 +211,7 @@ def _choose(candidates: Sequence[Outputs], tables: Sequence[ClientTable], classe
         return candidates[len(candidates) // 2]
     weights = [len(table.val) for table in tables]
     losses = [
-        sum(
-            w * _loss(out[: len(t.val)], t.val_targets, classes) for out, t, w in zip(one, tables, weights, strict=True)
-        )
+        sum(w * _loss(out[: len(t.val)], t, classes) for out, t, w in zip(one, tables, weights, strict=True))
         for one in candidates
     ]
     return candidates[int(np.argmin(losses))]
@@ -230,7 +238,8 @@ def fit_logistic(table: ClientTable, classes: int) -> np.ndarray:
         train, rest = train @ basis, rest @ basis
     candidates = []
     for penalty in PENALTIES:
-        model = LogisticRegression(C=1 / penalty, max_iter=50, tol=1e-2).fit(train, table.targets)
+        model = LogisticRegression(C=1 / penalty, max_iter=50, tol=1e-2)
+        model.fit(train, table.targets, _row_weights(table, table.targets))
         candidates.append([_spread(model.predict_proba(rest), present, classes)])
     return _choose(candidates, [table], classes)[0]
 
@@ -265,7 +274,11 @@ def boost(tables: Sequence[ClientTable], classes: int) -> Outputs:
     if classes and len(present := np.unique(y)) == 1:
         return np.split(np.tile(np.eye(classes)[present[0]], (len(rest), 1)), ends)
     if classes:
-        stages = HistGradientBoostingClassifier(**options).fit(x, y).staged_predict_proba(rest)
+        if len(tables[0].class_weight):  # balanced over all rows of this model
+            pooled = balanced_weights(torch.from_numpy(y), classes).numpy()
+            tables = [table._replace(class_weight=pooled) for table in tables]
+        weights = _row_weights(tables[0], y)
+        stages = HistGradientBoostingClassifier(**options).fit(x, y, weights).staged_predict_proba(rest)
         found = [np.split(_spread(stage, present, classes), ends) for stage in stages]
     else:
         model = HistGradientBoostingRegressor(**options).fit(_stack(x, width), y.reshape(-1))
@@ -313,7 +326,7 @@ def _rows(table: ClientTable, classes: int) -> Rows:
         targets = (torch.from_numpy(table.targets) == labels[:, None]).double()
     else:
         targets = torch.from_numpy(table.targets).mT
-    return Rows(x, targets, x.new_ones(len(x)))
+    return Rows(x, targets, torch.from_numpy(_row_weights(table, table.targets)).double())
 
 
 def _fit_numbers(clients: Sequence[Rows], ridges: Sequence[float]) -> list[list[Tensor]]:
