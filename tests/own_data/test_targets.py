@@ -1,5 +1,6 @@
 """Numbers, forecasts and texts: their scaling, the units of scores, and refused input."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,26 @@ def test_ambiguous_dates_do_not_select_the_last_rows() -> None:
     ):
         with pytest.raises(exported_model.InputError, match=message):
             exported_model.last_window(table.assign(day=["2021-03-04", day, "2021-02-05"]), columns, 2)
+
+
+def test_rows_of_another_step_are_forecast_with_a_warning() -> None:
+    """A model of hours takes rows of two hours as hours, and its forecast is for hours that are not the next ones."""
+    hours = pd.date_range("2024-01-01", periods=120, freq="h")
+    table = pd.concat(
+        pd.DataFrame({"sensor": name, "hour": hours.astype(str), "load": np.sin(np.arange(120.0) + shift)})
+        for shift, name in enumerate(["a", "b"])
+    )
+    options: dict[str, Any] = {"client": "sensor", "label": "load", "time": "hour", "window": 6, "horizon": 2}
+    run = fw.fit("local", fw.Federation.from_pandas(table, **options), rounds=1, progress=False)
+    own = table[table["sensor"] == "a"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.predict(own, "a")
+        run.predict(own.drop(index=117), "a")  # one gap, as of a weekend
+    with pytest.warns(
+        UserWarning, match="by column 'hour' the last 6 rows are usually 2 times as far apart as those of"
+    ):
+        run.predict(own.iloc[::2], "a")
 
 
 def test_a_series_of_pandas_is_a_column() -> None:

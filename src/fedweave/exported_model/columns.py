@@ -12,6 +12,7 @@ from .values import as_numbers, as_text, as_times, name_of
 if TYPE_CHECKING:
     import pandas as pd
 
+OTHER_STEP = 1.5  # times the usual step of training: where every second row is missing, they are two steps apart
 FAR = 100  # standard deviations from the mean of training: values in another unit are farther, others hardly ever
 
 
@@ -117,7 +118,7 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
             two rows have one time.
     """
     check_columns(table, [column["name"] for column in columns if column["role"] != "client"])
-    time = next(column["name"] for column in columns if column["role"] == "time")
+    time, steps = next((column["name"], column.get("steps")) for column in columns if column["role"] == "time")
     if len(table) < length:
         raise InputError(f"table: {len(table)} rows, but the model reads the last {length}; give more")
     order = as_times(table[time].to_numpy(), f"table: column {time!r}")
@@ -131,7 +132,20 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     window = np.stack([as_numbers(latest[c["name"]], c["name"]) for c in columns if c["role"] == "value"], axis=1)
     if not np.isfinite(window).all():
         raise InputError(f"table: one of the last {length} rows has no value; fill it in")
+    if steps and length > 1:
+        _warn_of_step(time, float(np.median(np.diff(order[last].astype(float)))), steps, length)
     return window[None]
+
+
+def _warn_of_step(time: str, step: float, steps: Sequence[float], length: int) -> None:
+    """Warn of rows that are usually further apart, or closer together, than those of every client in training."""
+    usual = min(max(step, steps[0]), steps[1])
+    if usual > 0 and not 1 / OTHER_STEP <= step / usual <= OTHER_STEP:
+        warnings.warn(
+            f"table: by column {time!r} the last {length} rows are usually {step / usual:.3g} times as far apart as "
+            "those of training; the forecast takes them as adjacent steps",
+            stacklevel=2,
+        )
 
 
 def check_columns(table: "pd.DataFrame", names: Sequence[str]) -> None:

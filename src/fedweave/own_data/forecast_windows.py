@@ -197,6 +197,15 @@ def _describe_repeat(name: str, given: Any, rows: np.ndarray, time: np.ndarray) 
     return f"time: client {name!r} has two rows of one time, {text}; give recording= where it has several series{clock}"
 
 
+def usual_steps(time: Any, client: np.ndarray) -> list[float]:
+    """The smallest and the largest usual step of a client, the median between its rows in the order of time."""
+    import pandas as pd
+
+    ordered = pd.DataFrame({"client": client, "time": arrays.as_times(time, len(client))}).sort_values("time")
+    steps = ordered.groupby("client")["time"].diff().groupby(ordered["client"]).median()
+    return [float(steps.min()), float(steps.max())]
+
+
 def _find_gaps(
     first: np.ndarray,
     series: np.ndarray,

@@ -271,7 +271,8 @@ def _fields_from_series(
     commas = {"has_commas": True} if table.attrs.get(COMMAS) else {}
     roles: list[dict[str, Any]] = [{"name": name, "role": "value", **commas} for name in (*labels, *others)]
     if "time" in option_columns:
-        roles += [{"name": option_columns["time"], "role": "time"}, {"name": client, "role": "client"}]
+        steps = forecast_windows.usual_steps(options.time, table[client].to_numpy())
+        roles += [{"name": option_columns["time"], "role": "time", "steps": steps}, {"name": client, "role": "client"}]
         fields["dataset"] = replace(fields["dataset"], columns=tuple(roles))
     return fields
 
