@@ -114,7 +114,9 @@ def board(advice: "fw.Recommendation") -> Table:
     from fedweave.results.formats import format_change
 
     metric = str(advice.facts["metric"])
-    table = Table(title=f"test {metric}{unit(metric)}", title_justify="left", box=None, header_style="bold")
+    title, note = f"test {metric}{unit(metric)}", advice.note_on_local
+    table = Table(title=title, caption=note or None, title_justify="left", caption_justify="left", box=None)
+    table.header_style = "bold"
     for title in ("method", "settings", "test", "against the leader", "verdict", "MiB", "seconds"):
         table.add_column(title, justify="left" if title in ("method", "settings", "verdict") else "right", no_wrap=True)
     for row in advice.board.to_dict("records"):

@@ -10,6 +10,8 @@ import pytest
 
 import fedweave as fw
 from benchmarks import recommend_truth as truth
+from fedweave.pipelines.commands.recommend import board
+from fedweave.recommendation import page
 from fedweave.recommendation.subsets import drop_test_rows, subsample_training
 from fedweave.runs import predictions
 
@@ -74,6 +76,16 @@ def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
         "Central": "not federated",
     }
     assert kinds["Partial pooling"] == "control"
+
+
+def test_the_table_says_that_local_is_tested_against_what_would_be_deployed(grouped: fw.Recommendation) -> None:
+    """The difference beside the score of Local is not that of the two scores, if some clients keep their models."""
+    assert not grouped.note_on_local
+    facts = {**grouped.facts, "leader": "fedavg", "own": {"fedavg": ["north", "south"], "pfedgraph": ["east"]}}
+    advice = replace(grouped, facts=facts)
+    note = "Local is tested against FedAvg as it would be deployed, with local training for north and south."
+    assert advice.note_on_local == board(advice).caption == note
+    assert note in " ".join(page.build(advice).read_text(encoding="utf-8").split())
 
 
 def test_a_second_call_trains_nothing(grouped: fw.Recommendation) -> None:

@@ -39,6 +39,8 @@ class Advice(Protocol):
     @property
     def lines(self) -> Sequence[Any]: ...
     @property
+    def note_on_local(self) -> str: ...
+    @property
     def groups(self) -> Sequence[Sequence[str]]: ...
     @property
     def race(self) -> pd.DataFrame: ...
@@ -94,6 +96,7 @@ def context(advice: Advice) -> dict[str, Any]:
         "curve": _curve(advice, study, metric),
         "race": [_format_candidate(row, metric) for row in advice.race.to_dict("records")],
         "recommended": recommended,
+        "note_on_local": advice.note_on_local,
         "facts": advice.facts,
         "margin": advice.facts["margin"],
     }

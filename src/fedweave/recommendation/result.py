@@ -15,7 +15,7 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import read_json, read_table, write_atomic
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.recommendation.answers import EQUIVALENT_OR_BETTER, LEADS, Answers
-from fedweave.recommendation.sentences import Line
+from fedweave.recommendation.sentences import Line, list_names
 from fedweave.results import AS_WRITTEN
 
 if TYPE_CHECKING:
@@ -122,6 +122,17 @@ class Recommendation:
         The line "A choice for each client" says what these choices gain on test rows.
         """
         return {str(client): str(name) for client, name in self.facts.get("choices", {}).items()}
+
+    @property
+    def note_on_local(self) -> str:
+        """Against what local training is tested, where it is not the leader whose score stands beside; else empty."""
+        names = self.facts["own"].get(self.facts["leader"], [])
+        label = self.board.set_index("method")["label"].get(self.facts["leader"], "")
+        return (
+            f"Local is tested against {label} as it would be deployed, with local training for {list_names(names)}."
+            if names
+            else ""
+        )
 
     def losing(self, method: str | None = None) -> list[str]:
         """Clients that are shown to lose by a method (default: the recommended one), compared with local training."""

@@ -73,7 +73,7 @@ def deployment(answer: Answers) -> str:
     label = f"{row['label']} ({row['settings']})" if row["settings"] else str(row["label"])
     local_clients = answer.local_clients.get(answer.method, [])
     exception = (
-        f", except for {_join_names(local_clients)}, which keep{'s' * (len(local_clients) == 1)} to local training"
+        f", except for {list_names(local_clients)}, which keep{'s' * (len(local_clients) == 1)} to local training"
         if local_clients
         else ""
     )
@@ -102,7 +102,7 @@ def collaboration_benefit(answer: Answers, metric: str) -> str:
         return ""
     local_clients = answer.local_clients.get(method, [])
     exception = (
-        f", with local training for {_join_names(local_clients)} (chosen on validation rows)," if local_clients else ""
+        f", with local training for {list_names(local_clients)} (chosen on validation rows)," if local_clients else ""
     )
     numbers = (
         f"{_label(answer, method)}{exception} against Local: {describe_change(test.difference, metric)} "
@@ -150,7 +150,7 @@ def choice_gain(answer: Answers, metric: str) -> str:
     if answer.choice_test is None:
         return "No client would deploy another finalist, by its validation rows."
     methods = {name: [c for c, method in answer.choices.items() if method == name] for name in answer.choices.values()}
-    parts = [f"{_label(answer, name)} ({_join_names(clients)})" for name, clients in methods.items()]
+    parts = [f"{_label(answer, name)} ({list_names(clients)})" for name, clients in methods.items()]
     test = answer.choice_test
     verdict = {
         statistics.BETTER: "that is better than one method for all",
@@ -179,7 +179,7 @@ def _counts(answer: Answers, method: str) -> str:
         _clients_with_verdict(answer, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES)
     )
     losers = (
-        f"{len(losing)} {'loses' if len(losing) == 1 else 'lose'}: {_join_names(losing)}"
+        f"{len(losing)} {'loses' if len(losing) == 1 else 'lose'}: {list_names(losing)}"
         if losing
         else "none is shown to lose"
     )
@@ -252,7 +252,7 @@ def structure(answer: Answers, metric: str) -> str:
     if answer.groups is None:
         text = f"The graph of {label} shows no groups: its weights are not denser within any, or its seeds disagree."
     else:
-        groups = "; ".join(map(_join_names, answer.members))
+        groups = "; ".join(map(list_names, answer.members))
         text = f"The graph of {label} shows {format_count(len(answer.members), 'group')}: {groups}."
     return " ".join([text, *_graph_benefit(answer, metric)])
 
@@ -302,7 +302,8 @@ def _label(answer: Answers, method: str) -> str:
     return str(answer.board.set_index("method")["label"].get(method, method))
 
 
-def _join_names(names: Sequence[str]) -> str:
+def list_names(names: Sequence[str]) -> str:
+    """The names, or the first ones and how many others there are."""
     if len(names) <= MAX_NAMES:
         return join_names([*names]) if len(names) <= 6 else ", ".join(names)
     return f"{', '.join(names[: MAX_NAMES - 1])} and {format_count(len(names) - MAX_NAMES + 1, 'other')}"
