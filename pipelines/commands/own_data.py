@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 import fedweave as fw
+from fedweave.contestants.entry import rename
 from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, relocate, suggest
 from fedweave.study import plugins
 
@@ -394,13 +396,19 @@ def _choose_block(block: str, key: str) -> str:
 
 
 def build_contestants(commands: list[str]) -> list[Any]:
-    """The programs that run `commands`.
+    """The programs that run `commands`, those of one file with numbers behind their names.
 
     Raises:
         BadInput: naming the command.
     """
     with relocate({"contestants.program": "--contestant"}):
-        return [fw.contestants.program(command) for command in commands]
+        programs = [fw.contestants.program(command) for command in commands]
+    numbers: Counter[str] = Counter()
+    for i, program in enumerate(programs):
+        numbers[program.own_name] += 1
+        if (number := numbers[program.own_name]) > 1:
+            programs[i] = rename(program, f"{program.own_name}-{number}")
+    return programs
 
 
 def build_methods(names: list[str], settings: Mapping[str, Mapping[str, Any]]) -> "list[str | Method]":

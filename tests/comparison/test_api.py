@@ -481,6 +481,14 @@ def test_a_diverged_method_does_not_stop_the_others(tmp_path: Path) -> None:
     assert fw.compare(people(), methods, **settings, out=tmp_path, tune=0).methods == ("good",)
 
 
+def same_name(share: float) -> type[fw.methods.FedAvg]:
+    @dataclass(frozen=True, kw_only=True)
+    class Same(fw.methods.FedAvg):
+        label = f"Same {share}"
+
+    return Same
+
+
 class Killed(Exception):
     """Ends a training."""
 
@@ -511,6 +519,7 @@ REFUSED = {
     "methods: 'locall' is unknown; did you mean 'local'": {"methods": ["locall"]},
     "methods: the list is empty": {"methods": []},
     "methods: 'local' occurs twice": {"methods": ["local", "local"]},
+    "methods: several classes have the name Same; rename": {"methods": {"a": same_name(1), "b": same_name(2)}},
     "methods: 'central' is a control on pooled rows; add a method": {"methods": ["central"]},
     "compare(): ditto.lam: -1 is out of range": {"methods": [fw.methods.Ditto(lam=-1)]},
     "compare(): ditto.lam: 'x' is not a finite number": {"methods": [fw.methods.Ditto(lam="x")]},

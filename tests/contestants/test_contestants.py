@@ -192,6 +192,42 @@ def test_bytes_curves_and_the_graph_are_stored(compared):
     assert (run.run.folder / "log-0.txt").read_text() == "finished\n"
 
 
+def constant(share):
+    def predict_share(task):
+        parts = ((len(c.val_x), len(c.test_x)) for c in task.clients)
+        return [[np.tile([share, 1 - share], (rows, 1)) for rows in pair] for pair in parts]
+
+    return fw.contestants.function(predict_share, settings={"level": 1.0})
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_contestants_of_one_name_run_their_own_code():
+    """As estimators of one class with other arguments. All ran the code of the last one, under the names of all."""
+    x, client = np.arange(120.0)[:, None] % 7, ["a", "b", "c"] * 40
+    federation = fw.Federation.from_arrays(x, np.arange(120) // 3 % 5 == 0, client=client)
+    listed = {"rare": constant(0.2), "even_odds": constant(0.5), "often": constant(0.8)}
+    options = {"rounds": 1, "seeds": 1, "tune": 0, "progress": False, "metric": "log_loss", "central": False}
+    means = fw.compare(federation, listed, **options).leaderboard().set_index("method")["mean"]
+    assert [*means.index] == ["often", "even_odds", "rare"]
+    assert means["even_odds"] == pytest.approx(np.log(2))
+    with pytest.raises(BadInput, match="methods: 'predict_share' occurs twice; change a setting, or give names"):
+        fw.compare(federation, [*listed.values()], **options)
+
+
+def test_settings_of_a_contestant_reach_its_task(federation):
+    """As those of a method do: a class with settings, or an object that has others."""
+    levels = []
+
+    def record_level(task):
+        levels.append(task.settings["level"])
+        return base_rate(task)
+
+    entry = fw.contestants.function(record_level, settings={"level": 1.0})
+    listed = {"declared": entry, "high": entry(level=9.0)}
+    fw.compare(federation, listed, rounds=1, seeds=2, tune=0, central=False, progress=False)
+    assert sorted(levels) == [1.0, 1.0, 9.0, 9.0]
+
+
 def test_failures_are_one_line_each(compared):
     lines = [line for line in compared.lost if line.startswith(("crash", "fails"))]
     assert lines[0] == "crash: it ended with RuntimeError: no more"
@@ -342,6 +378,8 @@ def test_the_command_line_takes_programs(tmp_path: Path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "mine (program)" in printed
     assert fw.load(tmp_path / "out").methods == ("local", "mine")
+    programs = own_data.build_contestants(["python mine.py", "python mine.py --rate 2", "python mine.py --rate 3"])
+    assert [program.own_name for program in programs] == ["mine", "mine-2", "mine-3"]
     with pytest.raises(BadInput, match=r"^--contestant: there is no file no\.py"):
         own_data.build_contestants(["python no.py"])
 

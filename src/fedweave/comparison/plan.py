@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
@@ -13,7 +14,7 @@ from fedweave.comparison.call_arguments import as_seeds, check_train_names
 from fedweave.comparison.central_control import add_control, check_units
 from fedweave.comparison.user_metrics import register_metric
 from fedweave.contestants.checks import check_terms
-from fedweave.contestants.entry import Contestant, enter, find_entry
+from fedweave.contestants.entry import Contestant, enter, find_entry, rename
 from fedweave.engine.executors import choose_device, choose_executor
 from fedweave.engine.protocol import Method
 from fedweave.engine.registry import find_name
@@ -210,7 +211,8 @@ def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
         raise BadInput("methods: the list is empty; name some, as ['local', 'fedavg', 'ditto']")
     for key in methods if isinstance(methods, Mapping) else ():
         check_text(key, "methods", "first")
-    entries = [(label, *_resolve_method(one)) for label, one in pairs]
+    repeated = _repeated_names([one for _, one in pairs])
+    entries = [(label, *_resolve_method(one, repeated, label or "")) for label, one in pairs]
     method_names = [method for _, method, _ in entries]
     by_name: dict[str, tuple[str, dict[str, Any]]] = {}
     for label, method, options in entries:
@@ -224,7 +226,29 @@ def resolve_methods(methods: Methods) -> dict[str, tuple[str, dict[str, Any]]]:
     return by_name
 
 
-def _resolve_method(entry: Any) -> tuple[str, dict[str, Any]]:
+def _repeated_names(listed: Sequence[Any]) -> set[str]:
+    """Names of several contestants or classes of methods: by one name, all of them would be the last one.
+
+    Raises:
+        BadInput: several classes of methods that are no contestants have one name.
+    """
+    classes = {
+        cls for one in listed for cls in [one if isinstance(one, type) else type(one)] if issubclass(cls, Method)
+    }
+    counts = Counter(cls.own_name if issubclass(cls, Contestant) else cls.__name__.lower() for cls in classes)
+    repeated = {name for name, count in counts.items() if count > 1}
+    for cls in classes:
+        if not issubclass(cls, Contestant) and cls.__name__.lower() in repeated:
+            raise BadInput(f"methods: several classes have the name {cls.__name__}; rename all but one")
+    return repeated
+
+
+def _resolve_method(entry: Any, repeated: set[str], label: str) -> tuple[str, dict[str, Any]]:
+    """(its name, its settings).
+
+    Args:
+        repeated: names of several contestants; each of them gets the name `label` that the user gave it, if any.
+    """
     if isinstance(entry, str):
         entry = find_name(entry)
         plugins.load_if_missing(entry, METHODS)
@@ -235,8 +259,9 @@ def _resolve_method(entry: Any) -> tuple[str, dict[str, Any]]:
             f"methods: {entry!r} is not a method; give a name, or a method such as fedweave.methods.Ditto(lam=0.5)"
         )
     if issubclass(cls, Contestant):
-        return enter(cls, "methods"), {}
-    name = _register_method(cls)
+        name = enter(rename(cls, label) if label and cls.own_name in repeated else cls, "methods")
+    else:
+        name = _register_method(cls)
     if isinstance(entry, type):
         return name, {}
     engine_fields = {f.name for f in fields(Method)}

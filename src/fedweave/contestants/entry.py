@@ -180,6 +180,12 @@ def build_entry(
     return entry
 
 
+def rename(contestant: type[Contestant], name: str) -> type[Contestant]:
+    """The same contestant with another name."""
+    label = f"{name} ({contestant.runner.how})"
+    return type(contestant.__name__, (contestant,), {"label": label, "own_name": name, "__doc__": contestant.__doc__})
+
+
 def find_entry(method: str) -> type[Contestant] | None:
     """The class of the contestant `method`; None for methods that fedweave trains, and unknown ones."""
     cls = METHODS.get(method)
