@@ -179,7 +179,7 @@ def predict(
             f"--output: {output} is the file of the rows, which predictions would replace; name another file"
         )
     encoding = user_files.check_encoding(file, encoding)
-    result, why = load_result(folder, method, uses)
+    result, why = load_result(folder, method, uses, client)
     if file.suffix.lower() == user_files.ARRAYS:
         stored = user_files.read_arrays(file)
         rows: Any = stored[choose(features, stored, "--features")]
@@ -218,7 +218,7 @@ def export(
 
     Example: fedweave export flights/ boston/ --client BOS
     """
-    result, why = load_result(folder, method, uses)
+    result, why = load_result(folder, method, uses, client)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # it is in the line below
         place = result.export(target, client, seed=seed, refit=refit)
@@ -259,10 +259,10 @@ def _check_results_spare(file: Path, out: Path) -> None:
         raise BadInput(f"--out: in {out} the results would replace {file}; choose another folder")
 
 
-def load_result(folder: Path, method: str, uses: list[str] | None) -> tuple["fw.MethodResult", str]:
+def load_result(folder: Path, method: str, uses: list[str] | None, client: str) -> tuple["fw.MethodResult", str]:
     """The result of `method` in a folder of `fedweave compare` or `recommend`, and why it is this one.
 
-    Without a name it is the method that the recommendation names, else the one that the report deploys.
+    Without a name it is the method that the recommendation has for the client, else the one that the report deploys.
     """
     from fedweave.recommendation.result import FACTS, FOLDER, Recommendation
 
@@ -272,6 +272,8 @@ def load_result(folder: Path, method: str, uses: list[str] | None) -> tuple["fw.
         return comparison[choose(method, comparison.methods, "--method")], "as --method says"
     if (folder / FOLDER / FACTS).is_file():
         advice = Recommendation.load(folder)
+        if client in advice.local_clients:
+            return comparison[advice.method_of(client)], "to which this client keeps, by its validation rows"
         return comparison[advice.method], explain_recommendation(advice)
     return comparison.deployed(), explain_default(comparison)
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 import fedweave as fw
 from fedweave.errors import BadInput
+from fedweave.recommendation.sentences import list_names
 from fedweave.study import plugins
 
 from ..stages import terminal
@@ -85,9 +86,15 @@ def recommend(
         )
     show(advice, told)
     # The rows are at hand here, and `fedweave predict` and `export` have only the folder.
-    done = replace(fw.load(out), federation=federation)
+    print_use(advice, replace(fw.load(out), federation=federation))
+
+
+def print_use(advice: "fw.Recommendation", done: "fw.Comparison") -> None:
+    """Say what `predict` and `export` use: the recommended method, and local training for those that keep to it."""
     use = own_data.explain_use(done[advice.method], f"use {advice.method}, {own_data.explain_recommendation(advice)}, ")
     print(f"predict and export {use}")
+    for name in {advice.method_of(client) for client in advice.local_clients}:
+        print(f"for {list_names(advice.local_clients)} they {own_data.explain_use(done[name], f'use {name}, ')}")
 
 
 def show(advice: "fw.Recommendation", told: Collection[str] = ()) -> None:

@@ -371,10 +371,10 @@ def test_what_the_report_deploys_predicts(tmp_path: Path) -> None:
     out = write_study(tmp_path / "results" / "s", {"shoulder": ARMS}, clients=20, rounds=8, extras=False)
     made = fw.load(out)
     labels = {run.label: name for name, run in made.runs.items()}
-    result, why = own_data.load_result(out, "", None)
+    result, why = own_data.load_result(out, "", None, made.clients[0])
     assert (result.name, why) == (labels[made.answers.method], "as the report says")
     other = next(name for name in made.runs if name != result.name)
-    result, why = own_data.load_result(out, other, None)
+    result, why = own_data.load_result(out, other, None, made.clients[0])
     assert (result.name, why) == (other, "as --method says")
 
 
@@ -383,5 +383,5 @@ def test_without_a_verdict_the_best_by_validation_predicts(tmp_path: Path) -> No
     out = write_study(tmp_path / "results" / "s", {"shoulder": ARMS}, seeds=(0,), clients=20, rounds=8, extras=False)
     made = fw.load(out)
     assert not made.answers.method
-    result, why = own_data.load_result(out, "", None)
+    result, why = own_data.load_result(out, "", None, made.clients[0])
     assert (result.name, why) == (made.best().name, "which has the best validation score")

@@ -1,7 +1,9 @@
 """`fedweave recommend`: from a file to answers in the terminal and on a page."""
 
+import io
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -42,6 +44,37 @@ def test_from_a_file_to_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert fw.load(tmp_path / "out").methods
 
 
+@pytest.mark.acceptance
+def test_a_client_that_keeps_to_local_training_is_predicted_by_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fourteen sites, of which the last one has the opposite labels: the others learn together."""
+    draws, tables = np.random.default_rng(1), []
+    for i in range(14):
+        x = draws.normal(size=(220, 8))
+        label = (x.sum(1) + draws.logistic(size=220) > 0) ^ (i == 13)
+        parts = ["train"] * 30 + ["val"] * 70 + ["test"] * 120
+        tables.append(pd.DataFrame(x).add_prefix("x").assign(site=f"s{i}", label=label, part=parts))
+    table, file, out = pd.concat(tables), tmp_path / "rows.csv", tmp_path / "out"
+    table.to_csv(file, index=False)
+    options = {"methods": ["fedavg", "fedavg_ft"], "rounds": 40, "seeds": 2, "points": 1, "model": "linear"}
+    recommend.recommend(
+        file, client="site", label="label", split="part", out=out, settings=["lr=0.5"], budget="none", **options
+    )
+    printed = capsys.readouterr().out
+    advice = fw.Recommendation.load(out)
+    assert advice.local_clients == ["s13"]
+    assert "except for s13, which keeps to local training" in printed
+    assert "\nfor s13 they use local, refitted on training and validation rows" in printed
+    own_data.predict(out, file, client="s13")
+    answer = capsys.readouterr()
+    assert answer.err.startswith("local of s13 (to which this client keeps, by its validation rows; refitted")
+    right = pd.read_csv(io.StringIO(answer.out))["prediction"] == table["label"][-220:].to_numpy()
+    assert right.mean() > 0.7
+    own_data.predict(out, file, client="s0")
+    assert capsys.readouterr().err.startswith(f"{advice.method} of s0 (which is recommended; refitted")
+
+
 def test_under_trained_methods_are_not_called_recommended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     federation = truth.federation("common", 2)
     table = pd.DataFrame(federation.dataset.x.reshape(-1, truth.FEATURES)).add_prefix("x")
@@ -54,7 +87,7 @@ def test_under_trained_methods_are_not_called_recommended(tmp_path: Path, capsys
     assert "Nothing yet, as the methods are under-trained" in printed
     assert "as nothing is recommended yet" in printed
     assert "which is recommended" not in printed
-    assert own_data.load_result(out, "", None)[1] == "as nothing is recommended yet"
+    assert own_data.load_result(out, "", None, "s1")[1] == "as nothing is recommended yet"
     (out / "recommendation.html").unlink()
     records.report(str(out))
     again = capsys.readouterr().out

@@ -85,6 +85,8 @@ def test_the_table_says_that_local_is_tested_against_what_would_be_deployed(grou
     advice = replace(grouped, facts=facts)
     note = "Local is tested against FedAvg as it would be deployed, with local training for north and south."
     assert advice.note_on_local == board(advice).caption == note
+    assert advice.method_of("east") == "local"
+    assert advice.method_of("north") == advice.method == "pfedgraph"
     assert note in " ".join(page.build(advice).read_text(encoding="utf-8").split())
 
 

@@ -115,6 +115,10 @@ class Recommendation:
         """Clients that keep to local training although the others collaborate, chosen on their validation rows."""
         return [str(name) for name in self.facts["own"].get(self.method, [])]
 
+    def method_of(self, client: str) -> str:
+        """Name of the method whose model a client deploys: the recommended one, or local training if it keeps to it."""
+        return str(self.facts["alone"]) if client in self.local_clients else self.method
+
     @property
     def choices(self) -> dict[str, str]:
         """Client -> the finalist that it would deploy by its validation rows, of those that would not deploy `method`.
