@@ -284,10 +284,13 @@ def _prediction_table(result: "fw.MethodResult", rows: Any, client: str, seed: i
     """
     import pandas as pd
 
+    from fedweave.exported_model import step_names
+    from fedweave.prediction.predictor import read_inputs
+
     if result.run.info.get("targets", "classes") != "classes":
         values = result.predict(rows, client, seed=seed, refit=refit)
         if values.ndim > 1:
-            return pd.DataFrame(values, columns=[f"step {i + 1}" for i in range(values.shape[1])])
+            return pd.DataFrame(values, columns=step_names(read_inputs(result.run)[0]["columns"], values.shape[1]))
         answers = pd.DataFrame({"prediction": values})
     else:
         answers = result.predict_proba(rows, client, seed=seed, refit=refit).reset_index(drop=True)

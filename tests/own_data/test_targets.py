@@ -1,6 +1,7 @@
 """Numbers, forecasts and texts: their scaling, the units of scores, and refused input."""
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import fedweave as fw
 from fedweave import exported_model
+from fedweave.pipelines.commands import own_data
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 QUIET: dict[str, Any] = {"progress": False, "seed": 0, "lr": 0.05}
@@ -197,6 +199,24 @@ def test_rows_of_another_step_are_forecast_with_a_warning() -> None:
         UserWarning, match="by column 'hour' the last 6 rows are usually 2 times as far apart as those of"
     ):
         run.predict(own.iloc[::2], "a")
+
+
+def test_forecasts_of_several_labels_have_their_names(tmp_path: Path) -> None:
+    """In files and answers of a server: the steps of the second label looked like later ones of the first."""
+    draws = np.random.default_rng(0)
+    table = pd.DataFrame({"site": ["a", "b"] * 40, "day": np.arange(80) // 2, "sold": draws.random(80) + 9})
+    table = table.assign(returned=draws.random(80), rain=draws.random(80))
+    options: dict[str, Any] = {"label": ["sold", "returned"], "features": ["rain"], "window": 4, "horizon": 2}
+    federation = fw.Federation.from_pandas(table, client="site", time="day", **options)
+    run = fw.fit("local", federation, rounds=1, progress=False, out=tmp_path / "out")
+    own, names = table[table["site"] == "a"], [f"{label}, step {i}" for label in ("sold", "returned") for i in (1, 2)]
+    answers = exported_model.PyfuncModel(exported_model.load(run.export(tmp_path / "a", client="a"))).predict(own)
+    assert answers.columns.tolist() == names
+    own.to_csv(tmp_path / "own.csv", index=False)
+    own_data.predict(tmp_path / "out", tmp_path / "own.csv", client="a", output=tmp_path / "answers.csv")
+    printed = pd.read_csv(tmp_path / "answers.csv")
+    assert printed.columns.tolist() == names
+    np.testing.assert_allclose(printed, answers, rtol=1e-4)
 
 
 def test_a_series_of_pandas_is_a_column() -> None:

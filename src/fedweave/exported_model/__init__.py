@@ -14,6 +14,7 @@ from .columns import (
     last_window,
     level_codes,
     other_clients,
+    step_names,
     unique_texts,
     warn_of_numbers,
 )

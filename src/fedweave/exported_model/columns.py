@@ -137,6 +137,14 @@ def last_window(table: "pd.DataFrame", columns: Sequence[Mapping[str, Any]], len
     return window[None]
 
 
+def step_names(columns: Sequence[Mapping[str, Any]] | None, count: int) -> list[str]:
+    """Names of the `count` numbers of a forecast: the steps; of several labels, those of one label after the other."""
+    labels = [column["name"] for column in columns or () if column.get("label")]
+    if len(labels) < 2:
+        return [f"step {i + 1}" for i in range(count)]
+    return [f"{label}, step {i + 1}" for label in labels for i in range(count // len(labels))]
+
+
 def _warn_of_step(time: str, step: float, steps: Sequence[float], length: int) -> None:
     """Warn of rows that are usually further apart, or closer together, than those of every client in training."""
     usual = min(max(step, steps[0]), steps[1])

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .columns import step_names
 from .errors import InputError
 from .model import Model, probabilities
 
@@ -37,7 +38,7 @@ class PyfuncModel:
             return table
         if self.model.about["targets"] == "numbers":
             return pd.DataFrame({"prediction": outputs[:, 0]})
-        return pd.DataFrame(outputs, columns=[f"step {i + 1}" for i in range(outputs.shape[1])])
+        return pd.DataFrame(outputs, columns=step_names(self.model.about["columns"], outputs.shape[1]))
 
 
 def _request_error(line: str) -> Exception:

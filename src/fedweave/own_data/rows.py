@@ -269,7 +269,8 @@ def _fields_from_series(
     described |= dict.fromkeys(labels, "label, forecast") | dict.fromkeys(others, "feature, known steps")
     fields["content"] = describe_columns(described, table)
     commas = {"has_commas": True} if table.attrs.get(COMMAS) else {}
-    roles: list[dict[str, Any]] = [{"name": name, "role": "value", **commas} for name in (*labels, *others)]
+    roles: list[dict[str, Any]] = [{"name": name, "role": "value", "label": True, **commas} for name in labels]
+    roles += [{"name": name, "role": "value", **commas} for name in others]
     if "time" in option_columns:
         steps = forecast_windows.usual_steps(options.time, table[client].to_numpy())
         roles += [{"name": option_columns["time"], "role": "time", "steps": steps}, {"name": client, "role": "client"}]
