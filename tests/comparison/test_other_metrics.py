@@ -391,3 +391,17 @@ def test_numbers_are_stored_with_seven_digits_or_not_at_all(tmp_path: Path, monk
     sites = fw.Federation.from_arrays(X, 1000 + X[:, 0], client=OWNER)
     monkeypatch.setattr(predictions, "LARGEST", 2 * sum(map(len, sites.partition.val + sites.partition.test)))
     assert fw.fit("local", sites, out=tmp_path, **QUIET).run.info["predictions"].startswith("none: ")
+
+
+@pytest.mark.parametrize(("names", "told"), [(["churned", "stayed"], True), ([0, 1], False), ([False, True], False)])
+def test_a_warning_names_the_class_of_f1(names: list[Any], told: bool, tmp_path: Path) -> None:
+    """The second of two names may be the class that nobody looks for. Of numbers and truth values it is clear."""
+    draws = np.random.default_rng(0)
+    x, client = draws.normal(size=(120, 3)), ["a", "b", "c"] * 40
+    federation = fw.Federation.from_arrays(x, np.array(names)[(x[:, 0] > -1).astype(int)], client=client)
+    options: dict[str, Any] = {"rounds": 1, "seeds": 1, "tune": 0, "progress": False, "central": False}
+    done = fw.compare(federation, ["local"], **options, metric="f1", out=tmp_path / "out")
+    line = "f1 is that of 'stayed'; for that of 'churned', use a label of true and false, or f1_macro for both"
+    assert (line in done.warnings) == told
+    assert any("f1 is that of" in one for one in fw.load(tmp_path / "out").warnings) == told
+    assert line not in done.with_metric("accuracy").warnings

@@ -28,12 +28,25 @@ def collect_warnings(comparison: Origin) -> list[str]:
     """
     return [
         *_compare_with_controls(comparison),
+        *name_class(comparison.study),
         *_find_unconverged_methods(comparison),
         *_find_collapsed_graphs(comparison),
         *contestant_notes(comparison.study.runs),
         *_find_own_training(comparison),
         *_notes(comparison),
         *_describe_test_power(comparison),
+    ]
+
+
+def name_class(study: results.Study) -> list[str]:
+    """Whose F1 it is: the second of two names is not always the class that is looked for, such as "stayed"."""
+    run = study.runs[0]
+    about = read_description(study.folder, run.task)
+    names = about.get("classes", ())
+    if run.info["metric"] != "f1" or len(names) != 2 or about.get("class_type"):
+        return []
+    return [
+        f"f1 is that of {names[1]!r}; for that of {names[0]!r}, use a label of true and false, or f1_macro for both"
     ]
 
 

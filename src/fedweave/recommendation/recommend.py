@@ -15,6 +15,7 @@ from fedweave.comparison.call_arguments import check_callbacks
 from fedweave.comparison.plan import Methods, default_search
 from fedweave.comparison.progress import Callback, format_duration
 from fedweave.comparison.results_folder import check_description, results_folder
+from fedweave.comparison.warnings import name_class
 from fedweave.errors import BadInput, format_count
 from fedweave.methods import METHODS
 from fedweave.metrics import Margin
@@ -332,7 +333,7 @@ class Recommender:
         control = results.name_unbeaten_control(rules, board)
         under_trained = explain_under_training(board, rules, comparison.study.margin(metric))
         lines = sentences.lines(answer, metric, higher, rows, slope, control, under_trained)
-        notes += _explain_missing_graph_tests(answer, comparison)
+        notes += [*_explain_missing_graph_tests(answer, comparison), *name_class(comparison.study)]
         if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):
             notes.append(no_power)
         if reason := reason_without_predictions(run):
