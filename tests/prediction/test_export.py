@@ -234,6 +234,24 @@ def test_numbers_far_from_training_are_named(kind: str, tmp_path: Path) -> None:
             assert all(line.startswith(f"table: column {name!r} is far from training (mean ") for line in lines)
 
 
+def test_a_column_that_has_become_empty_is_named(tmp_path: Path) -> None:
+    """As where a source does not fill it any more: the median, or no category, took its place without a word."""
+    table = pd.DataFrame({"site": ["a", "b"] * 30, "age": DRAWS.normal(size=60), "ward": ["x", "y", "z"] * 20})
+    table.loc[:20, "age"] = np.nan
+    federation = fw.Federation.from_pandas(table.assign(sick=table["age"] > 0), client="site", label="sick")
+    result = fw.fit("local", federation, **QUIET)
+    model = exported_model.load(result.export(tmp_path / "out", "a"))
+    rows = table[table["site"] == "a"]
+    for column, value in (("age", np.nan), ("ward", None)):
+        for predict in (partial(result.predict, client="a"), model.predict):
+            with pytest.warns(UserWarning, match=f"column '{column}' has no value in any of 30 rows"):
+                predict(rows.assign(**{column: value}))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                predict(rows)
+                predict(rows.head(3).assign(**{column: value}))
+
+
 class Net(nn.Module):
     """A user's model."""
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OTHER_STEP = 1.5  # times the usual step of training: where every second row is missing, they are two steps apart
+MANY = 10  # rows that hardly ever all lack a value by chance
 FAR = 100  # standard deviations from the mean of training: values in another unit are farther, others hardly ever
 
 
@@ -64,6 +65,12 @@ def _warn_of_values(unknown: "pd.Series[Any]", about: Mapping[str, Any], has_kno
         line = f"has {respelled[0][0]!r}, which training had as {respelled[0][1]!r}; it counts as unknown"
     if line:
         warnings.warn(f"table: column {about['name']!r} {line}", stacklevel=2)
+
+
+def warn_of_empty(table: "pd.DataFrame", names: Sequence[Any]) -> None:
+    """Warn of columns without any value, which each had one in training; a few rows may all lack it by chance."""
+    for name in (name for name in names if len(table) >= MANY and table[name].isna().all()):
+        warnings.warn(f"table: column {name!r} has no value in any of {len(table)} rows", stacklevel=2)
 
 
 def warn_of_numbers(name: str, values: np.ndarray, mean: float, std: float) -> None:

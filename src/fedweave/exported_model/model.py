@@ -17,6 +17,7 @@ from .columns import (
     encode_column,
     is_encoded,
     last_window,
+    warn_of_empty,
     warn_of_numbers,
 )
 from .errors import InputError
@@ -164,6 +165,7 @@ def _encode_table(table: "pd.DataFrame", about: Mapping[str, Any]) -> np.ndarray
         _warn_of_window(window[0], [c["name"] for c in columns if c["role"] == "value"], about["scaling"])
         return window
     check_columns(table, [column["name"] for column in columns])
+    warn_of_empty(table, [column["name"] for column in columns])
     parts = [encode_column(table[c["name"]], c, [c[n] for n in ("median", "mean", "std")]) for c in columns]
     for column in columns:
         if not (column["levels"] or column.get("words") or column.get("buckets")):
