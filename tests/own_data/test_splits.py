@@ -1,5 +1,6 @@
 """Splits by rules: parts never overlap, keep the order of time with a gap, and do not divide recordings."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,16 +60,31 @@ def test_a_stratified_split_has_the_mix_of_classes() -> None:
     assert counts["random"] != [2, 2]
 
 
-@pytest.mark.parametrize("gap", [0, 3])
-def test_a_split_by_time_has_a_gap(gap: int) -> None:
-    """No row of a later part is before one of an earlier part, and `gap` rows between them are in no part."""
-    federation, data = make_federation("chronological", gap=gap)
+@pytest.mark.parametrize("gap", [0, 1, 3])
+@pytest.mark.parametrize("distinct", [True, False])
+def test_a_split_by_time_has_a_gap(gap: int, distinct: bool) -> None:
+    """Rows of one time are in one part, and `gap` rows between two parts in none: more where that divides a time."""
+    data = draw_rows()
+    time = np.random.default_rng(1).permutation(len(data["time"])) if distinct else data["time"]
+    federation = fw.Federation.from_arrays(data["x"], data["y"], client=data["client"], time=time, gap=gap)
     for i, name in enumerate(federation.names):
-        parts = [getattr(federation.partition, part)[i] for part in PARTS]
-        times = [data["time"][part] for part in parts]
-        assert times[0].max() <= times[1].min()
-        assert times[1].max() <= times[2].min()
-        assert sum(map(len, parts)) == (data["client"] == int(name)).sum() - 2 * gap
+        rows = np.flatnonzero(data["client"] == int(name))
+        parts = [time[getattr(federation.partition, part)[i]] for part in PARTS]
+        assert all(map(len, parts))
+        for early, late in pairwise(parts):
+            left_out = ((time[rows] > early.max()) & (time[rows] < late.min())).sum()
+            assert early.max() < late.min()
+            assert left_out == gap if distinct or not gap else left_out >= gap
+
+
+@pytest.mark.parametrize("rule", ["random", "stratified", "chronological", "grouped"])
+def test_a_share_of_0_is_no_validation_part(rule: str) -> None:
+    """This also holds where rows of one time or one recording stay together."""
+    federation, data = make_federation(rule, shares={"train": 0.8, "val": 0, "test": 0.2})
+    for i, name in enumerate(federation.names):
+        train, val, test = (len(getattr(federation.partition, part)[i]) for part in PARTS)
+        assert (val, train + test) == (0, (data["client"] == int(name)).sum())
+        assert 0 < test < train
 
 
 def test_a_split_by_time_divides_each_recording() -> None:

@@ -176,32 +176,40 @@ def _chronological_parts(
                 f"train, val and test{between}"
             )
         train, val, _ = part_sizes(usable, split, client)
-        ends = _move_cuts(time[ordered], [train, train + gap + val], gap, client)
-        first, _, second, _, third = np.split(ordered, [ends[0], ends[0] + gap, ends[1], ends[1] + gap])
-        pieces.append([first, second, third])
+        bounds = _find_bounds(time[ordered], train, val, gap, client)
+        pieces.append(np.split(ordered, bounds)[::2])
     return [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
 
 
-def _move_cuts(times: np.ndarray, ends: list[int], gap: int, client: str) -> list[int]:
-    """Where train and val end, so that rows of one time are in one part: at the nearest change of time.
+def _find_bounds(times: np.ndarray, train: int, val: int, gap: int, client: str) -> list[int]:
+    """Where train ends, where val begins and ends, and where test begins: at changes of time, `gap` rows apart or more.
+
+    Of rows of different times, `train` train and `val` validate; else it is the change of time nearest to that.
 
     Raises:
         BadInput: a part would be empty.
     """
     changes = np.flatnonzero(np.diff(times)) + 1
-    if len(changes) == len(times) - 1 or gap:
-        return ends
-    moved: list[int] = []
-    for later, end in zip((1, 0), ends, strict=True):
-        free = changes[: len(changes) - later]
-        free = free[free > (moved[-1] if moved else 0)]
-        if not len(free):
-            raise BadInput(
-                f"split: {client} has {format_count(len(changes) + 1, 'different time')}, too few for train, val and "
-                "test, as rows of one time stay in one part"
-            )
-        moved.append(int(free[np.abs(free - end).argmin()]))
-    return moved
+    # Of a part that ends at a change: where the next one begins, or behind all rows.
+    begins = np.append(changes, len(times))[np.searchsorted(changes, changes + gap)]
+    last = changes[begins < len(times)].max(initial=0)  # of val, or of the rows in its place if it has none
+    first = _find_nearest(begins <= last if val == 0 else begins < last, changes, train)
+    second = -1
+    if first >= 0:
+        may_end = changes == begins[first] if val == 0 else (changes > begins[first]) & (changes <= last)
+        second = _find_nearest(may_end, changes, train + gap + val)
+    if second < 0:
+        apart = f" with gaps of {gap}" if gap else ""
+        raise BadInput(
+            f"split: {client} has {format_count(len(changes) + 1, 'different time')}, too few for train, val and "
+            f"test{apart}, as rows of one time stay in one part"
+        )
+    return [int(at) for i in (first, second) for at in (changes[i], begins[i])]
+
+
+def _find_nearest(allowed: np.ndarray, places: np.ndarray, wanted: int) -> int:
+    """Index of the first of the `allowed` `places` that are nearest to `wanted`; -1 if there is none."""
+    return int(np.where(allowed, np.abs(places - wanted), np.inf).argmin()) if allowed.any() else -1
 
 
 def _grouped_parts(
@@ -209,16 +217,17 @@ def _grouped_parts(
 ) -> list[np.ndarray]:
     """Whole recordings in each part: each, in random order, goes to the part that lacks the most rows."""
     ids, counts = np.unique(recording[rows], return_counts=True)
-    if len(ids) < len(PARTS):
+    parts = np.flatnonzero(split)  # a share of 0 is no part
+    if len(ids) < len(parts):
         raise BadInput(
             f"split: {client} has {format_count(len(ids), 'recording')}, too few for train, val and "
-            "test; it takes 3 or more"
+            f"test; it takes {len(parts)} or more"
         )
     missing = np.array(split) * len(rows)
     part_of = np.zeros(len(ids), dtype=np.int64)
     for step, k in enumerate(generator.permutation(len(ids))):
-        # The first three make sure that no part stays empty.
-        part_of[k] = step if step < len(PARTS) else missing.argmax()
+        # The first ones make sure that no part stays empty.
+        part_of[k] = parts[step] if step < len(parts) else missing.argmax()
         missing[part_of[k]] -= counts[k]
     part = part_of[np.searchsorted(ids, recording[rows])]
     return [rows[part == k] for k in range(len(PARTS))]
