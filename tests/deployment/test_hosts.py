@@ -276,6 +276,16 @@ def test_noise_is_new_in_every_message(rows, tmp_path):
     assert losses[0][1] != losses[1][1]
 
 
+def test_numbers_of_rows_get_no_noise(rows, tmp_path):
+    """Those that clients join with are weights of a mean, as in the simulation."""
+    hosts = Hosts(tmp_path, planned("feddbe", rows, privacy={"clip": 1.0, "noise": 0.5}))
+    calls = hosts.calls()
+    hosts.run(calls, until=1)
+    joined = [reply for _, request, reply in calls.sent if request.kind == "enrol"]
+    assert [float(reply.upload["rows"]) for reply in joined] == [reply.config["rows/train"] for reply in joined]
+    assert len(joined) == 3
+
+
 def test_results_are_those_of_a_study(rows, tmp_path):
     hosts = Hosts(tmp_path, planned("fedrep", rows, rounds=3))
     hosts.run()

@@ -22,7 +22,7 @@ from fedweave.engine.protocol import Method
 from fedweave.engine.records import State
 from fedweave.engine.schedule import cohort, evaluation_cohort
 from fedweave.engine.start import admission, initial_model
-from fedweave.engine.uploads import finite_rows, protect_uploads, reference
+from fedweave.engine.uploads import deliver_enrolment, finite_rows, protect_uploads, reference
 from fedweave.errors import BadInput, choose, relocate
 from fedweave.files.atomic import save_tensors
 from fedweave.tensors import trees
@@ -71,8 +71,11 @@ class Node:
         method = self.spec.timeline.stages[stage].method
         start, clients, states = admission(method, self.federation, self.spec.seed, Loop())
         enrolled = to_device(start.enrolled, "cpu")
-        zeros = trees.tree_map(torch.zeros_like, enrolled)
-        upload = tensors.flatten(trees.at(self._add_noise(enrolled, zeros), 0))
+        senders = evaluation_cohort(self.federation.to("cpu"), self.spec.seed, 0, testing=False)
+        path = self.spec.settings.upload_path
+        # The noise is new every time, see `_fit`.
+        sent = deliver_enrolment(enrolled, senders, secrets.randbits(62), path, method.public)
+        upload = tensors.flatten(trees.at(sent, 0))
         tensors.check(tensors.form_of(upload), self.spec.enrolment_form(stage), "enrolment")
         if request.config["joins"] and self.store.load_newest(version) is None:
             self.store.save(version, to_device({"clients": clients, "optimizers": states}, "cpu"))
@@ -161,16 +164,6 @@ class Node:
             content = {"round": chosen, "point": point, "model": trees.at(models.get(point, models["pre"]), 0)}
             save_tensors(self.store.folder / MODEL, content)
         return Reply({**self.facts, "kept": models is not None})
-
-    def _add_noise(self, content: Tree, base: Tree) -> Tree:
-        """`content` [1, ...] clipped and noised where the run is private.
-
-        The noise is new every time: the server could subtract noise that it can predict or that it has seen before.
-        """
-        privacy = self.spec.settings.upload_path.privacy
-        if not privacy:
-            return content
-        return privacy.protect(content, base, self.federation.ids.cpu(), secrets.randbits(62), 0)
 
     def _initial_state(self) -> dict[str, Tree]:
         """The first private state of a client: the node has none yet, or has lost its disk."""
