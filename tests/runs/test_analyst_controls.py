@@ -1,5 +1,6 @@
 """Controls that an analyst would fit: what they compute, where they are, and the sentence that names them."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import fedweave as fw
-from fedweave import results
+from fedweave import data, results
+from fedweave.data import Dataset
 from fedweave.runs import analyst_controls as fitted
 from fedweave.runs.analyst_controls import ClientTable
 from fedweave.runs.control_names import BASE_RATE, BOOSTED, LINEAR, PARTIAL
@@ -142,6 +144,24 @@ def test_a_board_has_them_and_its_first_sentence_names_the_best(numbers: fw.Comp
     line = leaders_line(numbers.study, results.compute_tables(numbers.study))
     assert line.warning
     assert line.sentences[0].startswith("own-data: no method is better than the control ")
+
+
+def test_a_control_of_some_splits_alone_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one split, clients are too small for boosting of their own; a mean over both would be of one of them."""
+    y = (X[:, 0] > 0).astype(np.int64)
+    rows = Dataset("split-rows", "images", X.astype(np.float32)[:, :, None, None], y, 2)
+    monkeypatch.setitem(data.DATASETS, "split-rows", lambda folder: rows)
+    block = {"name": "dirichlet", "clients": CLIENTS, "beta": 0.5}
+    sizes = {seed: np.median([*map(len, data.partition(rows, **block, seed=seed).train)]) for seed in range(20)}
+    few, many = (choose(sizes, key=lambda seed: sizes[seed]) for choose in (min, max))
+    assert sizes[few] < 2 * fitted.SMALLEST_LEAF <= sizes[many]
+    for order in ([few, many], [many, few]):
+        task = {**block, "seeds": order}
+        federation = fw.Federation.from_dataset("split-rows", task, normalize="none", setting="own")
+        with warnings.catch_warnings(action="ignore"):
+            done = fw.compare(federation, ["local"], **{**QUIET, "seeds": 2}, tune=0)
+        assert BOOSTED not in done["local"].run.info["controls"]
+        assert {LINEAR, POOLED, PARTIAL} <= {*done["local"].run.info["controls"]}
 
 
 def test_all_runs_of_a_task_share_one_fit(numbers: fw.Comparison, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,11 +112,15 @@ def of_controls(prepared: PreparedRun, fitted: FittedControls, width: int = 0) -
 
 
 def control_values(splits: Sequence[PreparedRun], fitted: FittedControls) -> dict[str, list[float]]:
-    """Control -> the metric of every evaluated client's test rows, as for models; the mean over the run's `splits`."""
+    """Control -> the metric of every evaluated client's test rows, as for models; the mean over the run's `splits`.
+
+    A control that some splits do not have, as boosting of small clients, is left out.
+    """
     if all(split is splits[0] for split in splits):
         return _control_values(splits[0], fitted)
     split_values = [_control_values(split, fitted) for split in splits]
-    return {name: np.mean([values[name] for values in split_values], axis=0).tolist() for name in split_values[0]}
+    shared = [name for name in split_values[0] if all(name in values for values in split_values)]
+    return {name: np.mean([values[name] for values in split_values], axis=0).tolist() for name in shared}
 
 
 def _control_values(prepared: PreparedRun, fitted: FittedControls) -> dict[str, list[float]]:
