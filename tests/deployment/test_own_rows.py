@@ -91,6 +91,13 @@ def test_the_first_rows_in_time_train(written, ending):
         assert sorted(order[file.parts["test"].numpy()]) == [*range(48, 60)]
 
 
+def test_rows_of_one_time_are_in_one_part(written):
+    """As in `Federation.from_pandas`, a part ends at the change of time that is nearest to its share."""
+    parts = written(own_table().assign(day=np.repeat([1, 9, 20], [24, 27, 9])), "--time", "day").parts
+    ends = {name: (int(rows.min()), int(rows.max())) for name, rows in parts.items()}
+    assert ends == {"train": (0, 23), "val": (24, 50), "test": (51, 59)}
+
+
 BAD_TIMES = {
     "days": (["03/04/2020", "05/04/2020"] * 30, "time: '03/04/2020' may be 3 April or 4 March"),
     "words": (["soon"] * 60, "rows.csv: time: cannot be read as times"),

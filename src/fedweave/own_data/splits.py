@@ -176,12 +176,12 @@ def _chronological_parts(
                 f"train, val and test{between}"
             )
         train, val, _ = part_sizes(usable, split, client)
-        bounds = _find_bounds(time[ordered], train, val, gap, client)
+        bounds = find_bounds(time[ordered], train, val, gap, client)
         pieces.append(np.split(ordered, bounds)[::2])
     return [np.sort(np.concatenate(part)) for part in zip(*pieces, strict=True)]
 
 
-def _find_bounds(times: np.ndarray, train: int, val: int, gap: int, client: str) -> list[int]:
+def find_bounds(times: np.ndarray, train: int, val: int, gap: int, client: str) -> list[int]:
     """Where train ends, where val begins and ends, and where test begins: at changes of time, `gap` rows apart or more.
 
     Of rows of different times, `train` train and `val` validate; else it is the change of time nearest to that.

@@ -15,6 +15,7 @@ from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data.array_checks import as_plain, convert_input_errors
 from fedweave.own_data.arrays import as_times
 from fedweave.own_data.column_encoding import Preprocessing
+from fedweave.own_data.splits import find_bounds
 from fedweave.prediction import input_description
 from fedweave.runs.federations import centre_targets
 from fedweave.tensors.random_streams import stream
@@ -153,12 +154,14 @@ def _parse_numbers(y: np.ndarray, count: int) -> np.ndarray:
 def _split_rows(
     count: int, time: np.ndarray | None, shares: Mapping[str, float], seed: int, client: int
 ) -> dict[str, torch.Tensor]:
-    """Rows of train, val and test, each ascending."""
+    """Rows of train, val and test, each ascending; where there are test rows, those of one time are in one part."""
     order = stream(seed, SPLIT, client).permutation(count) if time is None else np.argsort(time, kind="stable")
     ends = np.rint(np.cumsum([shares.get(name, 0.0) for name in WIDTHS]) * count).astype(int)
     if not ends[0]:
         raise BadInput(
             "--shares", f"{[*shares.values()]} of {format_count(count, 'row')} leave none for training; give more rows"
         )
+    if time is not None and ends[1] < count:
+        ends[:2] = find_bounds(time[order], ends[0], ends[1] - ends[0], 0, f"client {client}")[::2]
     pieces = np.split(order, ends[:-1])
     return {name: torch.from_numpy(np.sort(piece)) for name, piece in zip(WIDTHS, pieces, strict=True)}
