@@ -59,17 +59,13 @@ class GPFL(GlobalModel):
         drawn = init_parameters(build, start.seed, next(iter(start.model.values())).dtype)
         return {f"{PREFIX}{name}": value for name, value in drawn.items()}
 
-    def join(self, model: Params) -> ClientState:
-        return trees.select(model, self.local_names)
-
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         guides = [name for name in shared if name.startswith(PREFIX)]
         losses = self._losses(shared, data)
         model = {**shared, **client}
         fit = self.descend(model, data, (*self.task.params, *guides), loss=self.task.objective(data, losses))
         trained = {"model": fit.model, "context": _contexts(shared[CATEGORIES], self._shares(data))[1]}
-        upload = {"model": trees.omit(fit.model, self.local_names)}
-        return Update(upload, trees.select(fit.model, self.local_names), trained, fit.loss)
+        return self.split_update(fit)._replace(model=trained)
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         return {"model": {**shared, **client}, "context": _contexts(shared[CATEGORIES], self._shares(data))[1]}

@@ -21,7 +21,6 @@ from fedweave.engine.registry import method
 from fedweave.families import GlobalModel
 from fedweave.families.heads import row_features
 from fedweave.settings import AtMost, IntegerSpace, LogSpace, Positive, Size
-from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
 
@@ -45,10 +44,7 @@ class KnnPer(GlobalModel):
 
     def client_update(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Update:
         fit = self.descend({**shared, **client}, data)
-        private = trees.select(fit.model, self.local_names)
-        return Update(
-            {"model": trees.omit(fit.model, self.local_names)}, private, self._memory(fit.model, data), fit.loss
-        )
+        return self.split_update(fit)._replace(model=self._memory(fit.model, data))
 
     def personalize(self, shared: Tree, own: Tree, client: ClientState, data: ClientData) -> Tree:
         return self._memory({**shared, **client}, data)

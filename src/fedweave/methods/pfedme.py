@@ -61,8 +61,7 @@ class Envelope(Solver):
         w, outer = trees.tree_map(lambda a, b: torch.where(is_last, a, b), outer_step, (w, state["outer"]))
         return theta, {"w": w, "outer": outer, "taken": taken}
 
-    def step_(self, params: Params, grads: Params, state: Tree) -> tuple[Params, Tree]:
-        return self.step(params, grads, state)
+    step_ = step
 
 
 @method("pfedme")
