@@ -37,6 +37,9 @@ def same_draws() -> None:
     DRAWS.bit_generator.state = START
 
 
+REGIONS = {"site 0": "south", "site 1": "north", "site 2": "south", "site 3": "east"}
+
+
 @pytest.fixture(scope="module")
 def federation() -> fw.Federation:
     """Three clients of a table."""
@@ -87,6 +90,15 @@ def graph(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x = np.random.default_rng(seed).normal(size=(12, 3)).astype(np.float32)
     ends = np.arange(12)
     return x, np.stack([ends, (ends + 1) % 12]), np.tile([0, 0, 1, 1], 3)
+
+
+def test_newcomers_have_groups() -> None:
+    """Theirs stand beside those of training. Where they have none, no client has one: they are for tables alone."""
+    old, new = (table.assign(region=table["who"].map(REGIONS)) for table in (OLD, NEW))
+    federation = fw.Federation.from_pandas(old, **NAMES, group="region")
+    grown = add_newcomers(federation, new, "who", "late", {"group": "region"}).partition
+    assert [grown.group_names[number] for number in grown.group] == [REGIONS[name] for name in grown.names]
+    assert add_newcomers(federation, new.drop(columns="region"), "who", "late", {}).partition.group is None
 
 
 @pytest.mark.parametrize("method", ["fedavg_ft", "fedpub"])

@@ -72,8 +72,12 @@ def _extend_partition(federation: Federation, newcomers: Federation) -> Partitio
     else:  # parts and edges number the nodes of a client
         parts = {part: getattr(old, part) + getattr(new, part) for part in (*PARTS, "edges")}
         parts["nodes"] = old.nodes + tuple(nodes + count for nodes in new.nodes or ())
-    units = _units(federation, newcomers)
-    return Partition(**parts, relation=old.relation, names=federation.names + newcomers.names, units=units)
+    names, units = federation.names + newcomers.names, _units(federation, newcomers)
+    group, group_names = None, tuple[str, ...]()
+    if old.group is not None and new.group is not None and old.group_names:  # else no client has one
+        own = [part.group_names[i] for part, members in ((old, old.group), (new, new.group)) for i in members]
+        group, group_names = arrays.as_groups(dict(zip(names, own, strict=True)), np.zeros(0), names)
+    return Partition(**parts, relation=old.relation, names=names, group=group, group_names=group_names, units=units)
 
 
 def _units(federation: Federation, newcomers: Federation) -> tuple[str, ...]:
