@@ -132,7 +132,8 @@ def test_newcomers_may_have_tables_of_nodes() -> None:
     old, new = nodes[:36], nodes[36:].assign(year=1e6)
     edges = [(i, i + 1) for i in range(47)]
     initial = fw.Federation.from_graphs(old, edges[:35])
-    extended = add_newcomers(initial, new, None, None, {}, edges[36:])
+    with pytest.warns(UserWarning, match="column 'year' is far from training .* in 12 of 12 rows, such as 1e"):
+        extended = add_newcomers(initial, new, None, None, {}, edges[36:])
     np.testing.assert_array_equal(extended.dataset.x[:36], initial.dataset.x)
     assert extended.dataset.x[36:].min() > 1e4
     assert extended.partition.edges[3].shape == (2, 22)

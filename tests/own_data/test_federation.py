@@ -297,6 +297,7 @@ REFUSED = {
     "client: 3 is not a list of names": lambda: fw.Federation.from_arrays(X, Y, client=3),
     "is not a list of names; give the name of a client": lambda: fw.Federation.from_arrays(X, Y, client=[[1]] * 60),
     "relation: None is not a client": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=[("Ann", None)]),
+    "relation: no pair has two clients": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=[("Ann", "Ann")]),
     "relation: 3 is not a pair": lambda: fw.Federation.from_arrays(X, Y, client=WHO, relation=3),
     "x: holds complex numbers; give the real": lambda: fw.Federation.from_arrays(X * 1j, Y, client=WHO),
     "x: holds dates; give numbers": lambda: fw.Federation.from_arrays(X.astype("M8[s]"), Y, client=WHO),

@@ -482,6 +482,9 @@ def test_bad_graphs_are_refused(tmp_path: Path) -> None:
         make(nodes, edges, features=["node"])
     with pytest.raises(fw.BadInput, match="no column 'place'"):
         make(nodes, edges, client="place")
+    for option in ({"window": 4}, {"horizon": 2}):  # would have no effect
+        with pytest.raises(fw.BadInput, match=f"{next(iter(option))}: is for forecasts, and nodes have classes"):
+            make(nodes, edges, **option)
     for pair in ((["n1"], "n2"), ("n1", None)):
         with pytest.raises(fw.BadInput, match=r"edges: .* is not a node"):
             make(nodes, [pair])

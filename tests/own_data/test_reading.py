@@ -533,6 +533,7 @@ PARTS = np.array(["train", "val", "test"])[np.arange(90) // 3 % 3]
 UNLABELLED: dict[str, tuple[list[Any], list[Any] | None]] = {
     "None": ([["a", "b", None][i % 3] for i in range(90)], None),
     "nan": ([[0, 1, np.nan][i % 3] for i in range(90)], None),
+    "empty": ([["a", "b", ""][i % 3] for i in range(90)], None),
     "-1": ([[0, 1, -1][i % 3] for i in range(90)], None),
     "no part": ([["a", "b"][i % 2] for i in range(90)], [part if i % 3 < 2 else None for i, part in enumerate(PARTS)]),
 }

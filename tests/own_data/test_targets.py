@@ -245,8 +245,8 @@ def test_texts_become_features() -> None:
         federation.dataset.x[1:, :, 0, 0], np.stack([table["size"] > 0, table["size"] <= 0], 1)[1:]
     )
     assert not federation.dataset.x[0].any()
-    texts = table["note"].fillna("").tolist()
-    listed = fw.Federation.from_arrays(texts, table["late"], client=table["town"])
+    listed = fw.Federation.from_arrays(table["note"].tolist(), table["late"], client=table["town"])
+    assert not listed.dataset.x[0].any()
     run = fw.fit("fedavg", listed, rounds=5, **{**QUIET, "lr": 1.0})
     assert run.scores.mean() > 95
     assert run.predict(["large and bright"], "town 0").tolist() == ["y"]

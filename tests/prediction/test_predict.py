@@ -157,6 +157,41 @@ def test_graphs_give_predictions_for_all_nodes(tmp_path: Path) -> None:
         result.predict([["a", "b", "c"]] * 20, "u")
 
 
+def make_nodes() -> tuple[fw.Federation, pd.DataFrame]:
+    """A federation of nodes called 01, 02, ... and the nodes of its client "u"."""
+    draws = np.random.default_rng(0)
+    nodes = pd.DataFrame({"node": [f"{i:02d}" for i in range(40)], "client": ["u", "v"] * 20})
+    nodes["size"] = 50 + 20 * draws.normal(size=40)
+    nodes["label"] = (nodes["size"] > 50).astype(int)
+    edges = nodes["node"].to_numpy()[draws.integers(40, size=(60, 2))].tolist()
+    return fw.Federation.from_graphs(nodes, edges), nodes.query("client == 'u'")
+
+
+def test_nodes_of_a_table_keep_their_order(tmp_path: Path) -> None:
+    """Nodes in another order would get the edges of others."""
+    federation, own = make_nodes()
+    result = fw.fit("fedavg", federation, out=tmp_path / "out", **QUIET)
+    for predict in (
+        lambda rows: result.predict_proba(rows, "u"),
+        lambda rows: fw.load(tmp_path / "out")["fedavg"].predict_proba(rows, "u"),
+        exported_model.load(result.export(tmp_path / "u", "u")).predict_proba,
+    ):
+        expected = predict(own.drop(columns="node"))
+        pd.testing.assert_frame_equal(predict(own), expected)
+        with pytest.raises(ValueError, match="table: row 0 is node '38', and in training it was '00'; give all nodes"):
+            predict(own[::-1])
+        with pytest.raises(ValueError, match="x: 5 rows, but the client's graph has 20 nodes"):
+            predict(own[:5])
+
+
+def test_an_array_of_nodes_is_not_taken_for_encoded_ones() -> None:
+    """The columns of a table are scaled in training; an array has no columns."""
+    federation, own = make_nodes()
+    result = fw.fit("fedavg", federation, **QUIET)
+    with pytest.raises(fw.BadInput, match="give a pandas table with the columns of the training's"):
+        result.predict(own[["size"]].to_numpy(), "u")
+
+
 def test_series_of_a_project_have_forecasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For results of the stages, the scaling comes from the arrays in `data`. Forecasts have the unit of the series."""
     monkeypatch.chdir(tmp_path)

@@ -49,6 +49,8 @@ class Dataset:
     class_type: str = ""  # of the labels that class_names were made of: "int", "bool", "float", or "" for texts
     columns: tuple[Mapping[str, Any], ...] = ()  # how the columns of a table became x, as plain data
     client_column: str = ""  # of the table that x was made from: the column of the client's names
+    node_column: str = ""  # of the table of nodes that x was made from: the column of their names
+    node_names: tuple[str, ...] = ()  # V or none
     units: tuple[str, ...] = ()  # person or hospital of each natural client; tests take the clients of a unit as one
     raw: "pd.DataFrame | None" = None  # rows before their preparation, M: numbers and texts, for code from elsewhere
 

@@ -15,9 +15,10 @@ from fedweave.files.atomic import atomic_path, remove_temporary_files, write_ato
 RAW = "raw.parquet"
 _DENSE = ("relation", "test_weight", "group")
 _TEXTS = ("names", "group_names", "units")
-_TUPLES = (*_TEXTS, "categories", "channels", "class_names", "columns")
+_TUPLES = (*_TEXTS, "categories", "channels", "class_names", "columns", "node_names")
 # Written to meta.json only if not empty.
-_OPTIONAL = ("categories", "channels", "class_names", "columns", "client_column", "class_type", "units")
+_NODES = ("node_column", "node_names")
+_OPTIONAL = ("categories", "channels", "class_names", "columns", "client_column", "class_type", "units", *_NODES)
 
 
 def save_dataset(folder: Path | str, dataset: Dataset) -> None:

@@ -196,6 +196,27 @@ def check_client(rows: Any, column: str, client: str) -> None:
         )
 
 
+def check_nodes(rows: Any, column: str, names: Sequence[str]) -> None:
+    """Refuse a table of nodes in another order than that of training, whose edges they would get.
+
+    Args:
+        column: with the names of nodes in training; "" if there was none. A table without it is taken as it is.
+        names: of the nodes in training.
+
+    Raises:
+        InputError: naming the first node that is not in its place.
+    """
+    if column == "" or not hasattr(rows, "columns") or column not in rows:
+        return
+    for i, (value, name) in enumerate(zip(rows[column].tolist(), names, strict=True)):
+        given = name_of(value)
+        if name not in (given, given.strip(), given.removesuffix(".0")):
+            raise InputError(
+                f"table: row {i} is node {given!r}, and in training it was {name!r}; give all nodes in their order "
+                f"in training, or leave column {column!r} out if they are"
+            )
+
+
 def other_clients(column: "pd.Series[Any]", client: str) -> "pd.Series[Any]":
     """Whether each row is of another client [M]; a row without a name is not."""
     names = column.map(name_of)

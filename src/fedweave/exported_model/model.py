@@ -14,6 +14,7 @@ from .columns import (
     as_table,
     check_client,
     check_columns,
+    check_nodes,
     encode_column,
     is_encoded,
     last_window,
@@ -123,6 +124,7 @@ def read_rows(rows: Any, about: Mapping[str, Any]) -> np.ndarray:
         x = _as_array(rows, about)
     if kind == "graph" and len(x) != nodes:
         raise InputError(f"x: {len(x)} rows, but the client's graph has {nodes} nodes; give one for each")
+    check_nodes(rows, about.get("node_column", ""), about.get("node_names", ()))
     if kind == "series":
         x[:, about["window"] :, 0] = 0
         x[:, : about["window"], 0] = _scale(x[:, : about["window"], 0], about["scaling"])

@@ -216,6 +216,8 @@ def as_relation(pairs: list[tuple[str, str]], names: tuple[str, ...]) -> np.ndar
     position = {name: i for i, name in enumerate(names)}
     if not pairs:
         raise BadInput("relation: has no pair; for example [('a', 'b')], or leave it out")
+    if all(first == second for first, second in pairs):
+        raise BadInput("relation: no pair has two clients; for example [('a', 'b')], or leave it out")
     return symmetrise_edges(np.array([[position[one] for one in pair] for pair in pairs]).T, len(names))
 
 

@@ -46,7 +46,7 @@ def _arrange_nodes(
     labels, split = arrays.as_column(y, "y", len(owner)), options.split
     if isinstance(split, Mapping) and not are_shares(split):
         split = labels_from_rows(split, len(owner))
-    missing = is_missing(labels)
+    missing = is_missing(labels) | (labels.astype(object) == "")
     labels, is_mark = _find_unlabelled(labels, missing)
     out = missing | is_mark
     if split is not None and not isinstance(split, str | Mapping):
@@ -149,7 +149,10 @@ def fields_from_tables(
     fields = _fields(
         x, symmetrise_edges(pairs[:, within], len(table)), arrangement, options, notes, tuple(preprocessing.as_data())
     )
-    dataset = replace(fields["dataset"], client_column=client, raw=preprocessing.read(table))
+    names = tuple(map(exported_model.name_of, table[node].tolist()))
+    dataset = replace(
+        fields["dataset"], client_column=client, node_column=node, node_names=names, raw=preprocessing.read(table)
+    )
     roles = dict.fromkeys(selected, "feature") | {column: role for role, column in option_columns.items()}
     content = describe_columns({**roles, node: "node", label: "label", client: "client"}, table)
     return {**fields, "dataset": dataset, "preprocessing": preprocessing, "content": content}
@@ -181,6 +184,8 @@ def _fields(
 ) -> dict[str, Any]:
     """Fields of a federation from nodes [V, F] in any order and edges [2, E] within clients, in both directions."""
     owner, count = arrangement.owner, len(arrangement.names)
+    if unused := next((key for key in ("window", "horizon") if getattr(options, key) is not None), ""):
+        raise BadInput(f"{unused}: is for forecasts, and nodes have classes; leave it out")
     if options.min_rows:
         raise BadInput("min_rows: does not fit graphs, whose edges would be cut; leave out the nodes of small clients")
     if arrangement.labels is None:

@@ -111,7 +111,9 @@ def _read_graphs(
     if preprocessing is None:
         return Federation(**graphs.fields_from_graphs(raw, options))
     columns = (node, client or "client", label or "label", [column.name for column in preprocessing.columns])
-    return Federation(**graphs.fields_from_tables(raw, edges, *columns, options, preprocessing=preprocessing))
+    newcomers = Federation(**graphs.fields_from_tables(raw, edges, *columns, options, preprocessing=preprocessing))
+    _warn_of_numbers(newcomers.dataset.raw, preprocessing)
+    return newcomers
 
 
 def _read_rows(federation: Federation, raw: Any, client: Any, label: Any, given: Mapping[str, Any]) -> Federation:
@@ -139,11 +141,17 @@ def _read_rows(federation: Federation, raw: Any, client: Any, label: Any, given:
     names = [column["name"] for column in federation.dataset.columns if column.get("role", "value") == "value"]
     options = replace(options, features=names if preprocessing is not None else names[len(channels) :])
     newcomers = Federation(**rows.fields_from_table(raw, client, label, options, preprocessing))
-    for column in preprocessing.columns if preprocessing is not None else ():
-        if not (column.levels or column.is_text or column.own):
-            numbers = exported_model.as_numbers(raw[column.name], column.name)
-            exported_model.warn_of_numbers(column.name, numbers[np.isfinite(numbers)], column.mean, column.std)
+    if preprocessing is not None:
+        _warn_of_numbers(raw, preprocessing)
     return newcomers
+
+
+def _warn_of_numbers(table: Any, preprocessing: Preprocessing) -> None:
+    """Warn of columns of numbers that are far from training, as in another unit."""
+    for column in preprocessing.columns:
+        if not (column.levels or column.is_text or column.own):
+            numbers = exported_model.as_numbers(table[column.name], column.name)
+            exported_model.warn_of_numbers(column.name, numbers[np.isfinite(numbers)], column.mean, column.std)
 
 
 def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
@@ -162,6 +170,7 @@ def _extend_dataset(federation: Federation, newcomers: Federation) -> Dataset:
     if unknown:
         raise BadInput(f"join: class {unknown[0]!r} was not in training, so no model knows it; drop its rows")
     class_numbers = np.array([federation.classes.index(name) for name in newcomers.classes])
+    old = replace(old, node_names=old.node_names + new.node_names)
     edges = None if old.edges is None else np.concatenate([old.links, new.links + len(old.x)], axis=1)
     return replace(old, x=x, y=np.concatenate([old.labels, class_numbers[new.labels]]), columns=columns, edges=edges)
 

@@ -81,7 +81,16 @@ def describe_inputs(dataset: Dataset, partition: Partition, normalize: Any) -> d
         **(numeric if dataset.targets is not None else {}),
         **({"categories": [*dataset.categories]} if dataset.categories else {}),
         **({"client_column": dataset.client_column} if dataset.client_column != "" else {}),
+        **_describe_nodes(dataset, partition),
     }
+
+
+def _describe_nodes(dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    """The names of the nodes of each client, in the order of its graph; empty where they have none."""
+    if not dataset.node_names:
+        return {}
+    names = [[dataset.node_names[i] for i in nodes] for nodes in partition.nodes or ()]
+    return {"node_column": dataset.node_column, "node_names": names}
 
 
 def scaling(about: Mapping[str, Any]) -> data.Scaling:
@@ -102,7 +111,8 @@ def name_columns(about: Mapping[str, Any]) -> list[Any]:
     """Columns of a table that were names or texts in training, so that a file's "007" must not become 7."""
     columns = [*(about.get("columns") or ())]
     texts = [c["name"] for c in columns if c.get("levels") or c.get("words") or c.get("buckets")]
-    return [*texts, *(c["name"] for c in columns if c.get("role") == "client"), about.get("client_column", "")]
+    clients = [c["name"] for c in columns if c.get("role") == "client"]
+    return [*texts, *clients, about.get("client_column", ""), about.get("node_column", "")]
 
 
 def read_file(

@@ -46,8 +46,6 @@ class Predictor:
         """
         i, stored = self.position(client), self.about["columns"]
         about = {**self.describe(i), "client": self.names[i]}
-        if about["kind"] == "graph" and not hasattr(x, "columns"):
-            about["columns"] = None
         with convert_input_errors():
             exported_model.check_client(x, about["client_column"], about["client"])
             if image_files.are_images(stored) or (not stored and len(self.about["shape"]) == 3):
@@ -110,6 +108,8 @@ class Predictor:
             "shape": series or [*about["shape"]],
             "window": layout.get("window", 0),
             "nodes": nodes,
+            "node_column": about.get("node_column", ""),
+            "node_names": about["node_names"][client] if about.get("node_names") else [],
             "classes": [*about["classes"]],
             "class_type": about.get("class_type", ""),
             "targets": about.get("targets", "forecasts" if about["kind"] == "series" else "classes"),
