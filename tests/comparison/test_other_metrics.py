@@ -25,6 +25,7 @@ from fedweave import report, results
 from fedweave.comparison.user_metrics import TorchmetricsFunction, register_metric
 from fedweave.metrics import METRICS, probabilities
 from fedweave.pipelines.stages import leaderboard
+from fedweave.report.summary import summary
 from fedweave.results.rescoring import predictions as stored_by
 from fedweave.runs import predictions
 from fedweave.tensors.torchvision import declare_operators
@@ -95,6 +96,19 @@ def test_another_metric_does_not_change_the_selected_round(plain: fw.Comparison)
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_another_metric_does_not_hide_that_training_was_too_short(plain: fw.Comparison) -> None:
+    """The rounds are those of the run's own metric, so a run that improved until its end did so by any metric."""
+    board = results.compute_tables(plain.study).board.set_index("method")
+    assert board["at_last"].any()
+    for done in (plain.with_metric("log_loss"), plain.with_metric("f1").with_metric("log_loss")):
+        other = results.compute_tables(done.study).board.set_index("method")
+        for column in ("at_last", "best_round"):
+            pd.testing.assert_series_equal(other[column].sort_index(), board[column].sort_index())
+        assert any("the best validation round is the last one for" in line for line in done.warnings)
+        lines = {line.topic: line.sentences for line in summary(done.study, results.compute_tables(done.study))}
+        assert lines["Convergence"][0].startswith("Not converged")
+
+
 def test_report_and_copy_of_another_metric(plain: fw.Comparison, tmp_path: Path) -> None:
     """The page shows the requested metric. A copy would show the metric of the training, so it is refused."""
     other = plain.with_metric("log_loss")

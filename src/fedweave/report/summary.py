@@ -220,7 +220,7 @@ def _convergence(study: Study, board: pd.DataFrame) -> SummaryLine:
     """A warning that names every method whose best validation round is the last one."""
     unconverged = results.unconverged_rows(board)
     if unconverged.empty:
-        known = any(results.evaluated_rounds(run) > 1 for run in study.runs)
+        known = any(results.evaluated_rounds(run) > 1 or "progress" in run.info for run in study.runs)
         return SummaryLine(
             "Convergence", (CONVERGED if known else "Not known: each run has scores of one round only.",)
         )

@@ -13,7 +13,7 @@ from fedweave.files.arrays import read_npz
 from fedweave.files.atomic import read
 from fedweave.metrics import METRICS, Metric, check_fit
 from fedweave.results.runs import KEYS, RETRAIN_HINT, Run, Study
-from fedweave.results.selection import select_scores
+from fedweave.results.selection import evaluated_rounds, progress, select_scores
 
 if TYPE_CHECKING:
     from fedweave.runs.predictions import PredictionTable
@@ -100,6 +100,7 @@ def _rescore_run(run: Run, metric: Metric) -> Run:
         "selected_by": run.info.get("selected_by") or run.info["metric"],
         "pooled": pooled,
         "controls": _controls(run, metric, kind),
+        **({"progress": progress(run)} if evaluated_rounds(run) > 1 else {}),
     }
     return replace(run, info=info, evaluations=pd.DataFrame(rows, columns=[*KEYS, "value"]))
 

@@ -145,8 +145,11 @@ def progress(run: Run) -> dict[str, float]:
     """`best_round`: the best validation round, averaged over seeds; `at_last`: the number of seeds where it is the last
     one.
 
-    A run that was evaluated in only one round does not show its progress: `at_last` is 0.
+    A run that was evaluated in only one round does not show its progress: `at_last` is 0. A run with the scores of
+    another metric has the progress by its own one.
     """
+    if "progress" in run.info:
+        return dict(run.info["progress"])
     rounds_by_seed = best_rounds(run)
     best = rounds_by_seed[:, 0][np.isfinite(rounds_by_seed[:, 0])]
     at_last = int((rounds_by_seed[:, 0] == rounds_by_seed[:, 1]).sum()) if evaluated_rounds(run) > 1 else 0
