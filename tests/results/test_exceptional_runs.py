@@ -17,6 +17,7 @@ from fedweave import plots, report, results
 from fedweave.report import optional_files
 from fedweave.report.summary import summary
 from fedweave.results import quantities, references, verdicts
+from fedweave.results.gains import client_differences
 from tests.fake_results import write_study
 
 METHODS = {"Local": -6.0, "FedAvg-FT": -3.0, "FedAGHN": 0.0}
@@ -106,6 +107,22 @@ def test_a_rounding_error_gives_no_gain_and_no_better_rank(tmp_path: Path) -> No
     assert board[["gain", "loss", "clients"]].to_numpy().tolist() == [[0.0, 0.0, 8.0]] * 2
     assert tables.ranks["rank"].tolist() == [2.0] * 3
     assert "gain for 0 of 8 clients, loss for 0" in lines["Against Local"]
+
+
+def test_equal_means_of_stored_scores_are_no_gain_and_no_loss(tmp_path: Path) -> None:
+    """10, 10 and 10 of 12 rows, and 10, 11 and 9: scores are computed in float32, so their means are not the same."""
+    hits = {"Local": [10, 10, 10], "FedAMP": [10, 11, 9]}
+    folder = write(tmp_path, dict.fromkeys(hits, 0.0))
+    for label, rows in hits.items():
+        values = (np.array(rows) / 12 * 100).astype(np.float32).astype(float)
+        edit(folder, f"t-{label.lower()}", lambda t, v=values: t.assign(value=v[t["seed"]]))
+    study, tables, _ = compute(folder)
+    board = tables.board[tables.board["method"] != "Local"]
+    scores = tables.clients.groupby("method")["value"].mean()
+    assert 0 < abs(scores["FedAMP"] - scores["Local"]) < 1e-4
+    assert board[["gain", "loss", "clients"]].to_numpy().tolist() == [[0.0, 0.0, 8.0]]
+    (differences,) = client_differences(study.runs, tables.clients).values()  # what the figure draws
+    assert not differences.any()
 
 
 def test_methods_with_different_numbers_of_splits_have_no_rank(tmp_path: Path) -> None:

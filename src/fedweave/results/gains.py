@@ -5,16 +5,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from fedweave.results.formats import DIGITS
 from fedweave.results.runs import Run
 from fedweave.results.selection import score_matrix
 
 LOCAL = "Local"
+ROUNDING = 1e-6  # of a score: they are computed in float32, where equal means over seeds differ by up to 1e-7 of it
 
 
 def client_differences(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
     """Run -> its score minus that of Local, of every client [N], in the unit of the score; as in `gains`."""
-    return {name: (mean - base).to_numpy() for name, mean, base in _beside_local(runs, table)}
+    return {name: _subtract(mean, base) for name, mean, base in _beside_local(runs, table)}
 
 
 def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -29,7 +29,7 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
     """
     sign, counts_by_run = 1.0 if runs[0].higher_is_better else -1.0, {}
     for name, mean, base in _beside_local(runs, table):
-        difference = (sign * (mean - base) / (mean.abs().max() or 1.0)).round(DIGITS).to_numpy()
+        difference = sign * _subtract(mean, base)
         if not np.isfinite(difference).any():
             continue
         counts = {
@@ -39,6 +39,13 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
         }
         counts_by_run[name] = {key: float(count) for key, count in counts.items()}
     return counts_by_run
+
+
+def _subtract(mean: pd.Series, base: pd.Series) -> np.ndarray:
+    """The difference of each client [N]; 0 where it is a rounding error."""
+    difference = (mean - base).to_numpy()
+    largest = np.fmax(mean.abs(), base.abs()).to_numpy()
+    return np.where(np.isfinite(largest) & (np.abs(difference) <= ROUNDING * largest), 0.0, difference)
 
 
 def _beside_local(runs: Sequence[Run], table: pd.DataFrame) -> Iterator[tuple[str, pd.Series, pd.Series]]:
