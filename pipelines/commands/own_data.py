@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 import fedweave as fw
-from fedweave.contestants.entry import rename
 from fedweave.errors import MAX_SUGGESTIONS, BadInput, choose, relocate, suggest
 from fedweave.study import plugins
 
@@ -406,6 +405,8 @@ def build_contestants(commands: list[str]) -> list[Any]:
     Raises:
         BadInput: naming the command.
     """
+    from fedweave.contestants.entry import rename
+
     with relocate({"contestants.program": "--contestant"}):
         programs = [fw.contestants.program(command) for command in commands]
     numbers: Counter[str] = Counter()

@@ -9,7 +9,6 @@ from rich.table import Table
 
 import fedweave as fw
 from fedweave.errors import BadInput
-from fedweave.recommendation.sentences import list_names
 from fedweave.study import plugins
 
 from ..stages import terminal
@@ -91,6 +90,8 @@ def recommend(
 
 def print_use(advice: "fw.Recommendation", done: "fw.Comparison") -> None:
     """Say what `predict` and `export` use: the recommended method, and local training for those that keep to it."""
+    from fedweave.recommendation.sentences import list_names  # not at the top: it imports numpy
+
     use = own_data.explain_use(done[advice.method], f"use {advice.method}, {own_data.explain_recommendation(advice)}, ")
     print(f"predict and export {use}")
     for name in {advice.method_of(client) for client in advice.local_clients}:
