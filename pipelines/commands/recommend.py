@@ -94,8 +94,9 @@ def print_use(advice: "fw.Recommendation", done: "fw.Comparison") -> None:
 
     use = own_data.explain_use(done[advice.method], f"use {advice.method}, {own_data.explain_recommendation(advice)}, ")
     print(f"predict and export {use}")
-    for name in {advice.method_of(client) for client in advice.local_clients}:
-        print(f"for {list_names(advice.local_clients)} they {own_data.explain_use(done[name], f'use {name}, ')}")
+    if clients := advice.local_clients:
+        name = advice.method_of(clients[0])  # local training, for all of them
+        print(f"for {list_names(clients)} they {own_data.explain_use(done[name], f'use {name}, ')}")
 
 
 def show(advice: "fw.Recommendation", told: Collection[str] = ()) -> None:

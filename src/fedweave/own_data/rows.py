@@ -132,7 +132,7 @@ def are_texts(x: Any) -> bool:
         flat = exported_model.as_plain(x) if hasattr(x, "dtype") or isinstance(x, list | tuple) else np.zeros(0)
     except (ValueError, RuntimeError, TypeError):  # such as rows of different lengths; refused later
         return False
-    return flat.ndim == 1 and any(isinstance(one, str) for one in flat)
+    return flat.ndim == 1 and flat.dtype.kind not in "biufc" and any(isinstance(one, str) for one in flat)
 
 
 def _build_dataset(x: np.ndarray, arrangement: Arrangement, options: DataOptions, note: str, **more: Any) -> Dataset:

@@ -76,10 +76,11 @@ def choose_precision(values: int, kind: str) -> str:
     The three digits of float16 are enough for scores of classes, and too few for numbers, such as 1013.2.
     """
     types = ("float32", "float16") if kind == "classes" else ("float32",)
-    sizes = {name: values * np.dtype(name).itemsize for name in types}
-    fitting = (name for name, size in sizes.items() if size <= LARGEST)
-    least = min(sizes.values()) / 2**20
-    return next(fitting, f"none: {least:.0f} MiB of outputs a repetition, more than {LARGEST / 2**20:.0f}")
+    for name in types:
+        size = values * np.dtype(name).itemsize
+        if size <= LARGEST:
+            return name
+    return f"none: {size / 2**20:.0f} MiB of outputs a repetition, more than {LARGEST / 2**20:.0f}"
 
 
 def write(path: Path, table: PredictionTable, dtype: str, **more: Any) -> None:
