@@ -27,7 +27,7 @@ from fedweave.files.atomic import write_atomic
 from fedweave.metrics import Margin
 from fedweave.recommendation.candidates import Candidate
 from fedweave.recommendation.race import _find_worse
-from fedweave.results import statistics
+from fedweave.results import holm, statistics
 from fedweave.results.marks import CONTROLS
 from fedweave.results.repetitions import interval, mean_squares
 from fedweave.tensors.random_streams import stream
@@ -48,7 +48,7 @@ UNSTABLE = {"seeds of one, 9": (3.0, 1.0), "seeds of one, 36": (6.0, 1.0), "one,
 CELLS = 60
 INTERVALS = ("differences", "means")  # whose coverage a table has beside false claims
 LARGE_EFFECT = 1.2  # in standard deviations of a pair's difference on a client, averaged over seeds
-POWER_CELLS = tuple(product((0.0, 0.2, 0.35), (3, 5), (20, 48)))
+POWER_CELLS = tuple(product((6, 12), (0.0, 0.2, 0.35), (3, 5), (20, 48)))
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def power(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
         tests = statistics.compare_to_controls(values, CONTROLS, True, draws=draws)
         found["controls"] += _finds(tests, names[2], names[0])
         found["all pairs"] += _finds(statistics.compare_all_pairs(values, True, draws=draws), names[2], names[0])
-        plain = statistics.holm([_plain_p(values[c.method] - values[c.other]) for c in tests])
+        plain = holm.adjust([_plain_p(values[c.method] - values[c.other]) for c in tests])
         wanted = next(i for i, c in enumerate(tests) if {c.method, c.other} == {names[2], names[0]})
         found["plain mixed model, Holm"] += bool(plain[wanted] < LEVEL)
     return {name: count / studies for name, count in found.items()}
@@ -217,6 +217,14 @@ OTHER_CELLS = (
     Cell(0.7, 2, 100, 6, "skewed"),
     Cell(0.0, 2, 10, 12, "skewed", "factor 4"),
 )
+EQUIVALENCE_CELLS = (
+    *OTHER_CELLS,
+    Cell(0.05, 3, 6, 12, "skewed"),
+    Cell(0.2, 3, 20, 12, "normal", "seeds of one, 36"),
+    Cell(0.7, 3, 20, 6, "normal", "seeds of one, 36"),
+    Cell(0.1, 5, 10, 30, "heavy tails", "factor 4"),
+    Cell(0.2, 10, 20, 12, "skewed"),
+)
 TABLES = {
     "false-claims": (false_claims, design()),
     "other-families": (other_families, OTHER_CELLS),
@@ -227,8 +235,8 @@ TABLES = {
             for kind, ratio, seeds, methods in product(UNSTABLE, (0.2, 0.7), (2, 3, 5, 10), (6, 12))
         ],
     ),
-    "equivalence": (lambda cell, studies: {"equivalent": false_equivalence(cell, studies)}, OTHER_CELLS),
-    "power": (power, [Cell(ratio, seeds, clients, 6) for ratio, seeds, clients in POWER_CELLS]),
+    "equivalence": (lambda cell, studies: {"equivalent": false_equivalence(cell, studies)}, EQUIVALENCE_CELLS),
+    "power": (power, [Cell(ratio, seeds, clients, methods) for methods, ratio, seeds, clients in POWER_CELLS]),
 }
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections import Counter
 from itertools import groupby
 from pathlib import Path
 
@@ -134,7 +133,7 @@ def test_the_tables_of_false_claims_are_those_of_the_files():
 
 def test_no_cell_makes_more_false_claims_than_it_may():
     """The sentence of the page about all cells: none has the mark (!)."""
-    for name, cells in (("false-claims", 60), ("unstable", 64), ("other-families", 4), ("equivalence", 4)):
+    for name, cells in (("false-claims", 60), ("unstable", 64), ("other-families", 4), ("equivalence", 9)):
         table = verdict_tables.table(name)
         assert len(table.splitlines()) == cells + 2
         assert "(!)" not in table
@@ -167,18 +166,6 @@ def test_the_tables_of_false_promotions_are_those_of_the_files() -> None:
     settings = DriftSettings()
     assert f"| `level` | {settings.level:g} |" in text
     assert f"| `least_shift` | {settings.least_shift:g} |" in text
-
-
-def test_the_page_counts_the_verdicts_that_changed() -> None:
-    with (ROOT / "docs" / "verdicts" / "changed.csv").open(encoding="utf-8") as file:
-        rows = [(row["before"], row["now"]) for row in csv.DictReader(file)]
-    counts = Counter(rows)
-    page = " ".join((ROOT / "docs" / "comparison.md").read_text(encoding="utf-8").split())
-    better, worse = (sum(counts[before, now] for now in ("open", "no verdict")) for before in ("better", "worse"))
-    assert f"the {len(rows)} verdicts within settings" in page
-    assert f"of {better} *better* than a control, {counts['better', 'open']} are open" in page
-    assert f"{worse} *worse* are open or have none; {counts['no difference', 'equivalent']} comparisons" in page
-    assert {now for before, now in rows if before == "better"} == {"open", "no verdict"}
 
 
 def test_the_gallery_of_studies_is_up_to_date():

@@ -1,6 +1,6 @@
 """Writes the tables of docs/comparison.md on false claims and power, from docs/verdicts/*.csv.
 
-`python -m benchmarks.verdicts` makes the files but for before.csv, which was measured with the former test.
+`python -m benchmarks.verdicts` makes the files but for clients-alone.csv, whose test is not in the code.
 `python -m tools.verdict_tables` puts them into the page.
 """
 

@@ -11,7 +11,7 @@ import yaml
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.methods import METHODS
-from fedweave.results import published, statistics
+from fedweave.results import holm, published, statistics
 from fedweave.study import catalogue
 from fedweave.study.config import read_yaml
 from tests.fake_results import write_study
@@ -435,8 +435,8 @@ def test_p_values_are_corrected_over_the_table(folder: Path) -> None:
     pairs = [("Local", "FedAGHN"), ("FedAvg-FT", "FedAGHN")]
     raw = [test.p for test in statistics.compare_pairs(values, pairs, higher_is_better=True)]
     cells = answers(folder, *(f"{{p | paper/table | {key} | {a} | {b}}}" for a, b in pairs))
-    expected = [f"{p:.3f}" if p < 0.1 else f"{p:.2f}" for p in statistics.holm(raw)]
-    assert cells == ["< 0.001" if p < 0.001 else text for p, text in zip(statistics.holm(raw), expected, strict=True)]
+    expected = [f"{p:.3f}" if p < 0.1 else f"{p:.2f}" for p in holm.adjust(raw)]
+    assert cells == ["< 0.001" if p < 0.001 else text for p, text in zip(holm.adjust(raw), expected, strict=True)]
     one = f"{{p | paper/one | {key} | Local | FedAGHN}}"
     for name in (f"paper/table{CLIENTS}", "paper/table.csv"):
         rows = pd.read_csv(folder / FOLDER / name)
@@ -493,7 +493,7 @@ def test_differences_are_those_of_the_significance_table(clients: int, decided: 
         assert cell == shown.get(test.verdict, numbers)
     ahead, possible = (tests["verdict"] == "better").sum(), len(tests) if decided else 0
     assert questions.ask("better within | paper/table | Local").values == (ahead, possible)
-    alone = statistics.holm(tests["p"].where(tests["verdict"].ne("")))
+    alone = holm.adjust(tests["p"].where(tests["verdict"].ne("")))
     each = ((alone < statistics.ALPHA) & (tests["difference"] > 0)).sum()
     assert questions.ask("better | paper/table | Local").values == (each, possible)
     assert (ahead > 0) == (each > 0) == decided

@@ -11,8 +11,8 @@ from benchmarks.verdicts import Cell, name_methods
 from fedweave.errors import BadInput
 from fedweave.metrics import Margin
 from fedweave.results import paired_model, ranking, statistics
-from fedweave.results.joint_test import JointTest
 from fedweave.results.marks import CONTROLS
+from fedweave.results.paired_tests import PairedTests
 from fedweave.results.repetitions import interval, mean_squares
 
 
@@ -109,12 +109,33 @@ def test_without_seeds_the_correction_is_the_maximum_over_all_flips(rng: np.rand
 
 
 def test_a_smaller_statistic_never_has_the_smaller_corrected_p(rng: np.random.Generator) -> None:
-    values = Cell(0.3, 3, 8, 6).study(rng)
+    """Statistics of pairs are compared on the scale of a normal variable."""
+    values = Cell(0.3, 2, 8, 6).study(rng)
     values[2] += 2
-    test = JointTest(paired_model.fit(values, every_pair(6)))
-    corrected = test._step_down(np.abs(test.statistic), np.zeros(15))
-    assert (np.diff(corrected[np.argsort(-np.abs(test.statistic))]) >= 0).all()
-    assert (test.p_adjusted >= test.p).all()
+    test = PairedTests(paired_model.fit(values, every_pair(6)))
+    size = test._joint._normalise(np.abs(test.model.statistic))
+    corrected = test._joint.adjust(np.abs(test.model.statistic), np.zeros(15))
+    assert (np.diff(corrected[np.argsort(-size)]) >= 0).all()
+
+
+def test_from_three_seeds_on_no_correction_is_larger_than_that_of_holm(rng: np.random.Generator) -> None:
+    """By the definition of Holm (1979), for differences and for equivalence; of two seeds p does not hold alone."""
+    capped, margins = {}, np.full(10, 3.0)
+    for seeds in (2, 3, 10):
+        values = Cell(0.3, seeds, 8, 5).study(rng)
+        values[2] += 4
+        test = PairedTests(paired_model.fit(values, every_pair(5)))
+        model, size = test.model, np.abs(test.model.statistic)
+        beyond, side = (margins - np.abs(model.mean)) / model.error, np.where(model.mean >= 0, 1.0, -1.0)
+        joint = (np.maximum(test.p, test._joint.adjust(size, np.zeros(10))), test._joint.adjust(beyond, side))
+        alone = (test.p, student.sf(beyond, model.error_freedom))
+        for drawn, p, corrected in zip(joint, alone, (test.p_adjusted, test.p_equivalent(margins)), strict=True):
+            order = np.argsort(p)
+            steps = np.minimum(1, np.maximum.accumulate(np.arange(10, 0, -1) * p[order]))
+            limit = steps[np.argsort(order)] if seeds > 2 else np.ones(10)
+            np.testing.assert_allclose(corrected, np.minimum(drawn, limit))
+            capped[seeds] = capped.get(seeds, 0) + (limit < drawn).sum()
+    assert capped[3] > capped[2] == 0
 
 
 def test_a_smaller_family_corrects_less(rng: np.random.Generator) -> None:

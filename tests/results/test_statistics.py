@@ -10,7 +10,7 @@ from benchmarks.verdicts import Cell
 from fedweave.errors import BadInput
 from fedweave.metrics import METRICS, Margin, Metric, default_margin, parse_margin
 from fedweave.plots import cliques_of, space_labels
-from fedweave.results import ranking, statistics
+from fedweave.results import holm, ranking, statistics
 from fedweave.results.repetitions import interval
 
 
@@ -21,9 +21,9 @@ def rng() -> np.random.Generator:
 
 
 def test_holm_by_hand() -> None:
-    np.testing.assert_allclose(statistics.holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
-    np.testing.assert_allclose(statistics.holm([0.6, 0.5]), [1.0, 1.0])
-    np.testing.assert_allclose(statistics.holm([0.01, np.nan, 0.02]), [0.02, np.nan, 0.02])
+    np.testing.assert_allclose(holm.adjust([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(holm.adjust([0.6, 0.5]), [1.0, 1.0])
+    np.testing.assert_allclose(holm.adjust([0.01, np.nan, 0.02]), [0.02, np.nan, 0.02])
 
 
 def test_a_method_is_better_only_by_its_test(rng: np.random.Generator) -> None:

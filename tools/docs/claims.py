@@ -16,7 +16,7 @@ import pandas as pd
 from fedweave import results
 from fedweave.errors import BadInput
 from fedweave.files.atomic import write_atomic
-from fedweave.results import statistics
+from fedweave.results import holm
 from fedweave.study.config import read_yaml
 from tools.docs import questions
 from tools.docs.stored_numbers import FOLDER
@@ -59,7 +59,7 @@ def p_values() -> dict[tuple[str, ...], float]:
     tests = [*dict.fromkeys(tuple(arguments) for kind, *arguments in split_questions if kind == "p")]
     compared = [questions.compare(*test) for test in tests]
     uncorrected = [test.p if test.verdict else float("nan") for test in compared]
-    return dict(zip(tests, map(float, statistics.holm(uncorrected)), strict=True))
+    return dict(zip(tests, map(float, holm.adjust(uncorrected)), strict=True))
 
 
 def _claims() -> list[dict[str, str]]:

@@ -43,7 +43,7 @@ import numpy as np
 
 from fedweave.errors import BadInput, choose
 from fedweave.metrics import METRICS, default_margin
-from fedweave.results import statistics
+from fedweave.results import holm, statistics
 from fedweave.results.marks import CONTROLS, reason_without_verdict
 from fedweave.study import catalogue
 from tools.docs.stored_numbers import FOLDER, Board, Group, Row, cell, client_scores, modified, printed_rows, rows
@@ -233,7 +233,7 @@ def _against(studies: str, control: str) -> list[tuple[str, str, str, str]]:
 
 def _count_better(studies: str, control: str) -> Answer:
     pairs = [pair for pair in _against(studies, control) if compare(*pair).verdict]
-    shown = statistics.holm([compare(*pair).p for pair in pairs]) < statistics.ALPHA
+    shown = holm.adjust([compare(*pair).p for pair in pairs]) < statistics.ALPHA
     better = [_is_ahead(*pair) for pair, is_shown in zip(pairs, shown, strict=True) if is_shown]
     return Answer((sum(better), len(pairs)), 0, separator=" of ")
 

@@ -145,20 +145,32 @@ def as_times(column: np.ndarray, where: str = "time") -> np.ndarray:
         InputError: a time is missing, a text cannot be read as a time or can be read in two ways, or only some of the
             times have a time zone.
     """
-    import pandas as pd
-
-    series = pd.Series(column)
-    has_objects = column.dtype.kind in "OUS" and not series.isna().any()
-    # Pandas takes dates with a time zone for numbers.
-    if has_objects and not any(isinstance(value, date) for value in series):
-        numbers = pd.to_numeric(series, errors="coerce").to_numpy(dtype=np.float64)
-        column = numbers if np.isfinite(numbers).all() else column
     if column.dtype.kind in "biuf":
         _refuse_missing(column.dtype.kind == "f" and np.isnan(column), len(column), where)
-        dates = _number_dates(column, where)
-        if dates is None:
-            return column
-        return dates.astype("datetime64[us]").astype(np.int64)
+        return _read_numbers(column, where)
+    return _read_times(column, where)
+
+
+def _read_numbers(column: np.ndarray, where: str) -> np.ndarray:
+    """Numbers [M] as they are, or dates that are written as whole numbers."""
+    dates = _number_dates(column, where)
+    return column if dates is None else dates.astype("datetime64[us]").astype(np.int64)
+
+
+def _read_times(column: np.ndarray, where: str) -> np.ndarray:
+    """Dates, or texts of numbers or times [M]; see `as_times`."""
+    import pandas as pd
+
+    places, distinct = pd.factorize(column)  # the rows of many clients have the same times
+    missing, series = places < 0, pd.Series(distinct)
+    if missing.all():
+        _refuse_missing(missing, len(places), where)
+    # Pandas takes dates with a time zone for numbers.
+    if column.dtype.kind in "OUS" and not any(isinstance(value, date) for value in series):
+        numbers = pd.to_numeric(series, errors="coerce").to_numpy(dtype=np.float64)
+        if np.isfinite(numbers).all():
+            _refuse_missing(missing, len(places), where)
+            return _read_numbers(numbers, where)[places]
     values = series.tolist()
     _check_zones(values, where)
     day_first = _has_day_first(values, where)
@@ -174,13 +186,13 @@ def as_times(column: np.ndarray, where: str = "time") -> np.ndarray:
         raise InputError(
             f"{where}: cannot be read as times ({reason}); give numbers, or such as 2024-05-31 17:00"
         ) from error
-    _refuse_missing(times.isna().to_numpy(), len(times), where)
+    _refuse_missing(missing | times.isna().to_numpy()[places], len(places), where)
     if texts and (first := times.min()).year < FIRST_YEAR:
         raise InputError(
             f"{where}: {_show(values[int(times.argmin())])} would be the year {first.year}; give numbers, "
             "with a point as the decimal mark, or such as 2024-05-31 17:00"
         )
-    return np.asarray(times.dt.as_unit("us").astype("int64").to_numpy())
+    return np.asarray(times.dt.as_unit("us").astype("int64").to_numpy())[places]
 
 
 def _refuse_missing(missing: Any, count: int, where: str) -> None:

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedweave.errors import BadInput, format_value
+from fedweave.results import holm
 from fedweave.results.formats import format_gain
-from fedweave.results.statistics import holm
 from fedweave.results.verdicts import join_names
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def find_drift(
         for name in common
         if (test := _compare(values[0][places[0][name]], values[1][places[1][name]], column in (label, PREDICTION)))
     ]
-    adjusted = holm([p for *_, p in found])
+    adjusted = holm.adjust([p for *_, p in found])
     shifts = [
         ColumnShift(name, column, direction, size, float(p))
         for (name, column, direction, size, _), p in zip(found, adjusted, strict=True)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.metrics import METRICS, Metric, row_values
-from fedweave.results import Run, statistics
+from fedweave.results import Run, holm, statistics
 from fedweave.results.rescoring import predictions
 from fedweave.runs.predictions import PredictionTable
 from fedweave.tensors.random_streams import stream
@@ -53,7 +53,7 @@ def table(runs: Mapping[str, Run], local: Run, client_scores: pd.DataFrame) -> p
             continue
         scores = results.score_matrix(client_scores, run.name)
         pairs = dict(_paired_differences(run, local, scores, local_scores))
-        corrected = statistics.holm([pair.p for pair in pairs.values()])
+        corrected = holm.adjust([pair.p for pair in pairs.values()])
         for (client, pair), p in zip(pairs.items(), corrected, strict=True):
             score, alone = scores[client].mean(), local_scores[client].mean()
             verdict = _verdict(pair, float(p), run.higher_is_better)

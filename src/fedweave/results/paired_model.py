@@ -9,6 +9,7 @@ pair is moderated by those of all pairs, as in Smyth, "Linear models and empiric
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,24 @@ class PairedModel:
         """N σ_A² of each pair [K]; a negative estimate counts as zero."""
         return np.maximum(self.between_seeds - self.rest, 0.0)
 
+    @cached_property
+    def statistic(self) -> Floats:
+        """Student's t of each pair, signed [K]."""
+        return self.student(self.mean, self.between_clients)
+
+    def student(self, mean: Floats, between_clients: Floats) -> Floats:
+        """Student's t of mean differences [..., K] with mean squares between clients [..., K]."""
+        # What rounding may leave of a sum of squares around the mean: a smaller one is that of equal differences.
+        least = 1e-9 * self.squares / (self.clients - 1)
+        variance = (np.maximum(between_clients, least) + self.seed_excess) / (self.seeds * self.clients)
+        return np.where(self.equal, 0.0, ratio(mean, np.sqrt(variance)))
+
+    @cached_property
+    def squares(self) -> Floats:
+        """Sum of squares of each pair's client differences, times S [K]."""
+        first, second = self.pairs.T
+        return self.seeds * ((self.scores[first] - self.scores[second]) ** 2).sum(1)
+
     @property
     def error(self) -> Floats:
         """Standard error of each mean difference [K]."""
@@ -94,6 +113,12 @@ class PairedModel:
         of_seeds = self.seed_excess / self.clients
         of_clients = np.maximum(self.between_clients - self.rest, 0.0) / self.seeds
         return np.sqrt((of_seeds + self.rest / self.clients) / seeds[:, None] + of_clients / self.clients)
+
+
+def ratio(numerator: Floats, error: Floats) -> Floats:
+    """numerator / error; ±inf for an error of 0, and 0 for 0 / 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(numerator == 0, 0.0, numerator / error)
 
 
 def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:

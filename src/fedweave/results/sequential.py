@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.results.formats import ALPHA, format_gain
-from fedweave.results.joint_test import LEAST_CLIENTS
+from fedweave.results.paired_tests import LEAST_CLIENTS
 from fedweave.results.statistics import BETTER, EQUIVALENT, OPEN, WORSE
 
 Floats = NDArray[np.float64]

@@ -1,7 +1,6 @@
 """Comparison of methods: which differences, and which equalities, hold for new seeds and new clients.
 
-One test decides (`joint_test`): its model has the variance between seeds and that between clients. Holm, "A Simple
-Sequentially Rejective Multiple Test Procedure" (1979), corrects tests of several tasks together.
+One test decides (`paired_tests`): its model has the variance between seeds and that between clients.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,13 +9,13 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedweave.errors import BadInput
 from fedweave.metrics import Margin
 from fedweave.results import paired_model
 from fedweave.results.formats import ALPHA
-from fedweave.results.joint_test import DRAWS, LEAST_CLIENTS, JointTest
+from fedweave.results.joint_distribution import DRAWS
+from fedweave.results.paired_tests import LEAST_CLIENTS, PairedTests
 from fedweave.results.repetitions import interval
 
 BETTER, WORSE, EQUIVALENT, OPEN = "better", "worse", "equivalent", "open"
@@ -79,17 +78,6 @@ class TestedPair:
         )
 
 
-def holm(p: ArrayLike) -> np.ndarray:
-    """Holm's adjusted p values [m] in the given order; NaN stays NaN and does not count as a test."""
-    raw = np.asarray(p, dtype=np.float64)
-    adjusted = np.full(raw.shape, np.nan)
-    tested = np.flatnonzero(~np.isnan(raw))
-    order = tested[np.argsort(raw[tested], kind="stable")]
-    steps = raw[order] * np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
-    return adjusted
-
-
 def compare_pairs(
     values: Mapping[str, np.ndarray],
     pairs: Sequence[tuple[str, str]],
@@ -146,7 +134,7 @@ def _test(
     """The tests of `pairs` of the comparable methods `names`."""
     numbers = {name: number for number, name in enumerate(names)}
     stacked = np.stack([arrays[name] for name in names])
-    test = JointTest(paired_model.fit(stacked, np.array([[numbers[a], numbers[b]] for a, b in pairs])), draws)
+    test = PairedTests(paired_model.fit(stacked, np.array([[numbers[a], numbers[b]] for a, b in pairs])), draws)
     model, means = test.model, stacked.mean((1, 2))
     margins = np.array([margin.of(means[a], means[b]) for a, b in model.pairs])
     over = _describe_basis(model, fixed)
