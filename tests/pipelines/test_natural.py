@@ -131,11 +131,11 @@ def test_what_newcomers_of_a_paper_get() -> None:
     """The sentences on FedSheafHN's Figure 4."""
     study = "fedsheafhn/fig4-reduced"
     rows = pd.read_csv(newcomers.file_of(study)).set_index(["task", "method", "point"])
-    text, methods = words(LATE), ("FedAvg-FT", "Local", "FedSheafHN")
+    text, methods = words(LATE), ("FedAvg-FT", "FedSheafHN", "Local")
     late = rows.xs("cora-new50")[lambda rows: rows["reported"]].droplevel("point").loc[[*methods]]
-    assert "they have {:.2f}, {:.2f} and {:.2f} %".format(*late["mean"]) in text
-    assert late["vs_local"].fillna("").tolist() == ["better", "", "open"]
-    assert late.loc["FedSheafHN", "vs_fedavg_ft"] == "worse"
+    sentence = "FedAvg-FT has {:.2f} %, FedSheafHN {:.2f} % and Local {:.2f} %; all tests are open"
+    assert sentence.format(*late["mean"]) in text
+    assert {*late["vs_local"].dropna(), *late["vs_fedavg_ft"].dropna()} == {"open"}
     generated, common = (
         [rows["mean"][f"cora-new{share}", method, "pre"] for share in (50, 30)]
         for method in ("FedSheafHN", "FedAvg-FT")
