@@ -271,6 +271,16 @@ def test_ranks_share_ties_and_follow_the_direction() -> None:
     np.testing.assert_array_equal(ranking.ranks(table, [True, False]), [[1, 2.5, 2.5], [1, 3, 2]])
 
 
+def test_equal_means_of_scores_in_float32_share_a_rank() -> None:
+    """The same number of right rows in total over three seeds, split in three ways; a fourth method has one more."""
+    for rows in range(12, 61):
+        right = np.array([[rows - 3] * 3, [rows - 3, rows - 1, rows - 5], [rows - 4, rows - 4, rows - 1]])
+        equal = (np.float32(100) * right.astype("float32") / np.float32(rows)).astype(float).mean(axis=1)
+        scores = np.array([[*equal, equal.max() + 100 / rows / 3]])
+        np.testing.assert_array_equal(ranking.ranks(scores, [True]), [[3, 3, 3, 1]])
+        np.testing.assert_array_equal(ranking.ranks(scores, [False]), [[2, 2, 2, 4]])
+
+
 @pytest.mark.parametrize(("methods", "q"), [(3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850), (10, 3.164)])
 def test_nemenyi_critical_values_of_the_table(methods: int, q: float, rng: np.random.Generator) -> None:
     """Table 5(a) of Demsar (2006)."""

@@ -9,7 +9,6 @@ from fedweave.metrics import higher_is_better, unit
 
 EMPTY = "\N{EN DASH}"
 ALPHA = 0.05  # level of every test, and chance of a false claim in a family of tests
-DIGITS = 12  # of means over seeds beside the largest one; rounding errors must not break ties
 # Options of `files.read_table`: only an empty cell is missing, so that a client may be called NA.
 AS_WRITTEN: dict[str, Any] = {"keep_default_na": False, "na_values": [""]}
 

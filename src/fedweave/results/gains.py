@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from fedweave.results.paired_model import ROUNDING
 from fedweave.results.runs import Run
 from fedweave.results.selection import score_matrix
 
 LOCAL = "Local"
-ROUNDING = 1e-6  # of a score: they are computed in float32, where equal means over seeds differ by up to 1e-7 of it
 
 
 def client_differences(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from fedweave.errors import BadInput
-from fedweave.results.formats import ALPHA, DIGITS
+from fedweave.results.formats import ALPHA
+from fedweave.results.paired_model import ROUNDING
 
 
 class Ranking(NamedTuple):
@@ -23,12 +24,18 @@ class Ranking(NamedTuple):
 
 
 def ranks(scores: np.ndarray, higher_is_better: Sequence[bool]) -> np.ndarray:
-    """Rank of each method within each task, [T, M] from `scores` [T, M]; 1 is best, ties share the mean rank."""
+    """Rank of each method within each task, [T, M] from `scores` [T, M]; 1 is best, ties share the mean rank.
+
+    Scores that differ from the next one by rounding alone are tied.
+    """
     import pandas as pd
 
     signed = np.asarray(scores, dtype=np.float64) * np.where(np.asarray(higher_is_better), -1.0, 1.0)[:, None]
-    scale = np.abs(signed).max(axis=1, keepdims=True)
-    return pd.DataFrame((signed / np.where(scale > 0, scale, 1.0)).round(DIGITS)).rank(axis=1).to_numpy()
+    order = signed.argsort(axis=1)
+    steps = np.diff(np.take_along_axis(signed, order, axis=1), axis=1)
+    is_worse = steps > ROUNDING * np.abs(signed).max(axis=1, keepdims=True)
+    levels = np.pad(is_worse.cumsum(axis=1), ((0, 0), (1, 0)))
+    return pd.DataFrame(np.take_along_axis(levels, order.argsort(axis=1), axis=1)).rank(axis=1).to_numpy()
 
 
 def ranking(methods: Sequence[str], scores: np.ndarray, higher_is_better: Sequence[bool]) -> Ranking:
