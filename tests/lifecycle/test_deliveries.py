@@ -268,7 +268,7 @@ def test_values_of_a_category_in_another_spelling_are_named(tmp_path: Path) -> N
         table.to_csv(tmp_path / f"a-{number}.csv", index=False)
         notes.append(arrive(tmp_path, columns=[("exclude", "room")]).notes[number == 0 :])
     line = (
-        "values of column 'kind' 'Lorry' and 'lorry' differ only in spelling; write them the same way if they are one"
+        "values of column 'kind' 'lorry' and 'Lorry' differ only in spelling; write them the same way if they are one"
     )
     assert notes == [(), (line,), ()]
 

@@ -242,9 +242,9 @@ class Deliveries:
         """
         client, key = self.terms.client, self.terms.key
         for name in (client, *(key if len(key) == 1 else ())) if len(state) else ():
-            known, names = {*state[name].dropna()}, {*table[name]}  # a row that was deleted has no key
-            if new := {one for one in names - known if name == client or one.removesuffix(".0").isdigit()}:
-                yield from find_similar_names(f"values of column {name!r}", sorted(known | new), new)
+            known = {*state[name].dropna()}  # a row that was deleted has no key
+            new = {one for one in {*table[name]} - known if name == client or one.removesuffix(".0").isdigit()}
+            yield from find_similar_names(f"values of column {name!r}", sorted(new), sorted(known) if new else ())
 
     def _add_parts(self, changed: "pd.DataFrame", state: "pd.DataFrame") -> "pd.DataFrame":
         """Rows with their part, which a row keeps for ever; the first rows of a client go to one part each."""

@@ -1,6 +1,6 @@
 """Notes on how the columns of a delivery are read: codes and dates as numbers, the decimal mark, numbers as texts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedweave.lifecycle.schema import Schema
@@ -37,8 +37,13 @@ def find_notes(
     lines = [*read.get(NOTES, ()), *data_warnings.find_codes(read.get(CODES, {}), kinds)]
     if said is not None:
         known = {_subject(line) for line in said}
-        texts = [name for name, kind in kinds.items() if kind == "text"]
-        return [*(line for line in lines if _subject(line) not in known), *_find_spellings(table, earlier, texts)]
+        lines = [line for line in lines if _subject(line) not in known]
+        for name in (name for name, kind in kinds.items() if kind == "text"):
+            old = {*earlier[name].dropna()}
+            if len(old) <= MAX_ONE_HOT_LEVELS:
+                new = sorted({*table[name].dropna()} - old)
+                lines += data_warnings.find_similar_names(f"values of column {name!r}", new, sorted(old))
+        return lines
     found = [
         Column(name, levels=(*map(str, table[name].dropna().unique()),) if kind == "text" else ())
         for name, kind in kinds.items()
@@ -46,15 +51,6 @@ def find_notes(
     ]
     clients = data_warnings.find_similar_names("clients", sorted(table[schema.client].unique()))
     return [*clients, *lines, *data_warnings.find_misread_columns(table, found, len(table))]
-
-
-def _find_spellings(table: "pd.DataFrame", earlier: "pd.DataFrame", names: Iterable[str]) -> Iterator[str]:
-    """A line for each category with a value that earlier deliveries have in another spelling."""
-    for name in names:
-        known = {*earlier[name].dropna()}
-        new = {*table[name].dropna()} - known
-        if len(known) <= MAX_ONE_HOT_LEVELS:
-            yield from data_warnings.find_similar_names(f"values of column {name!r}", sorted(known | new), new)
 
 
 def _subject(line: str) -> str:

@@ -307,19 +307,20 @@ def find_unseen(
     return tuple(lines)
 
 
-def find_similar_names(kind: str, names: Iterable[str], new: Collection[str] | None = None) -> tuple[str, ...]:
+def find_similar_names(kind: str, names: Sequence[str], known: Sequence[str] = ()) -> tuple[str, ...]:
     """A line if names of `kind` differ only in capitals, spaces at the ends, the encoding of an accent, or as 1, 01 and
     1.0 do.
 
     Args:
-        new: names of which at least one is in each group that counts; default: all.
+        known: other names, with which `names` are compared too; those that differ only from each other do not count.
     """
     groups: dict[str, list[str]] = {}
-    for name in names:
+    for name in (*known, *names):
         plain = _normalize_unicode(name).strip().casefold()
         is_number = re.fullmatch(r"-?\d{1,15}(\.\d{0,6})?", plain, re.ASCII)
         groups.setdefault(str(float(plain)) if is_number else plain, []).append(name)
-    similar = [group for group in groups.values() if len(group) > 1 and (new is None or any(n in new for n in group))]
+    new = {*names}
+    similar = [group for group in groups.values() if len(group) > 1 and not new.isdisjoint(group)]
     if not similar:
         return ()
     more = f" (and {format_count(len(similar) - 1, 'more group')} of names)" if len(similar) > 1 else ""

@@ -49,7 +49,7 @@ def add_newcomers(
     duplicates = [name for name in newcomers.names if name in federation.names]
     if duplicates:
         raise BadInput(f"join: client {duplicates[0]!r} already exists; give newcomers other names")
-    names = data_warnings.find_similar_names("clients", (*federation.names, *newcomers.names), newcomers.names)
+    names = data_warnings.find_similar_names("clients", newcomers.names, federation.names)
     partition = _extend_partition(federation, newcomers)
     dataset = _extend_dataset(federation, newcomers)
     is_encoded = exported_model.is_encoded(dataset.columns)
