@@ -4,14 +4,14 @@ from pathlib import Path
 
 import fedweave
 from fedweave.errors import BadInput
+from fedweave.study import spec
 from fedweave.study.config import example, read_yaml
-from fedweave.study.spec import PARAMS
 
 RAW = Path("data/raw")
 FEATURES = Path("data/features")
 PARTITIONS = Path("data/partitions")
 RESULTS = Path("results")
-STATE = Path(".fedweave")  # files that stages keep between runs: checkpoints, journals of searches, the kernel
+STATE = spec.STATE  # files that stages keep between runs: checkpoints, journals of searches, the kernel
 PACKAGE = Path(fedweave.__file__).parent
 CODE = Path("data/code")  # digests of code: of packages, and of what data sets and partitions depend on
 
@@ -22,9 +22,9 @@ def current_study() -> str:
     Raises:
         BadInput: there is no params.yaml, it is not YAML, or it names no study.
     """
-    content = read_yaml(PARAMS)
+    content = read_yaml(spec.PARAMS)
     if "study" not in content:
-        raise BadInput(f"{PARAMS}: study", f"missing; write the file again with: fedweave study use {example()}")
+        raise BadInput(f"{spec.PARAMS}: study", f"missing; write the file again with: fedweave study use {example()}")
     return str(content["study"])
 
 

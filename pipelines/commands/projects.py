@@ -17,6 +17,7 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import write_atomic
 from fedweave.study import plugins
 from fedweave.study.code import PACKAGE
+from fedweave.study.spec import STATE
 
 from .. import signed_files, template
 from .data_options import output_path
@@ -26,7 +27,7 @@ STAGE_COMMAND = "python -m fedweave.pipelines.launching.launcher"
 CHECKOUT_DEPENDENCY = "      - pipelines/stages/leaderboard.py\n"  # a dependency that only a checkout has
 PACKAGES = "packages.yaml"  # the same on every machine, so that git can store it: DVC reads it from other commits too
 SIGNATURE = "Written by `fedweave init`, which renews it as long as nobody changes it."
-LINKS = Path(".fedweave", "packages")  # folder of links to the packages on this machine
+LINKS = STATE / "packages"  # folder of links to the packages on this machine
 COPIED = ("prefect.yaml", ".env", "studies/base.yaml")
 SIGNED = ("dvc.yaml", "prefect.yaml")  # `fedweave init` updates these unless the user has changed them; others stay
 

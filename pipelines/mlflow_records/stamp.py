@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.files.atomic import write_atomic
+from fedweave.study.spec import STATE
 
-FOLDER = Path(".fedweave", "mlflow")
+FOLDER = STATE / "mlflow"
 # Files that are logged of a study, relative to its folder; their sizes and times are compared, not their content.
 LOGGED = ("runs/*/*", "tuned/*/trials/*.json", "ablations/*/table.csv", "leaderboard.csv", "significance.csv")
 SQLITE = "sqlite:///"

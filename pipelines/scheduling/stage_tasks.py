@@ -16,7 +16,7 @@ from .dvc_graph import StaleStage
 if TYPE_CHECKING:
     from .stage_jobs import StageTask
 
-NOT_LINKED = ("params.yaml", ".git", ".dvc", ".venv", ".fedweave")  # entries of a project without a link in a snapshot
+NOT_LINKED = (PARAMS.name, ".git", ".dvc", ".venv", paths.STATE.name)  # entries that a snapshot does not link
 
 
 def create_tasks(stages: Sequence[StaleStage], folder: Path, retries: int) -> dict[str, "StageTask"]:

@@ -32,7 +32,7 @@ from fedweave.results.runs import read_margins
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
 from fedweave.study import search_spaces
-from fedweave.study.spec import RunSpec
+from fedweave.study.spec import STATE, RunSpec
 
 MIN_ROUNDS_FOR_ESTIMATE = 20  # rounds of all runs together; with fewer, the rounds of an estimate would cost too much
 
@@ -277,7 +277,7 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None
     name = run.key.removeprefix(f"{run.name}-")
     bar.start_method(name, (prepared.rounds - run.train.rounds) * len(run.seeds))
     code = plan.hash_code(run.key)  # before training, as a file of a graph may change meanwhile
-    checkpoints = folder / ".fedweave" / code / "checkpoints"
+    checkpoints = folder / STATE / code / "checkpoints"
     build_progress = build_reporter(name, prepared)
 
     def report_round(seed: int, report: Report) -> Any:
@@ -290,7 +290,7 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None
     (run_folder / "run.json").unlink(missing_ok=True)
     write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")
     others = further_rounds.find_stored_states(checkpoints, run)
-    controls = None if plan.title == "fit()" else folder / ".fedweave" / "controls"  # one run alone makes no board
+    controls = None if plan.title == "fit()" else folder / STATE / "controls"  # one run alone makes no board
     archive.write(run_folder, prepared, histories, others=others, controls=controls)
     checkpoint_files.remove(checkpoints, run)
 
@@ -330,7 +330,7 @@ def _read_best_values(plan: Plan, key: str, folder: Path) -> dict[str, Any] | No
 def _remove_partial_results(plan: Plan, folder: Path) -> None:
     """Remove what earlier calls have begun: searches, and checkpoints of the same runs."""
     for key in plan.study.runs:
-        cache = folder / ".fedweave" / plan.hash_code(key)
+        cache = folder / STATE / plan.hash_code(key)
         if plan.study.tune.trials:
             shutil.rmtree(cache, ignore_errors=True)
         checkpoint_files.remove(cache / "checkpoints", plan.study.run(key))

@@ -9,6 +9,7 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import check_writable, user_errors
 from fedweave.results.runs import MARGINS
 from fedweave.results.tables import FILES
+from fedweave.study.spec import STATE
 
 # What fedweave writes into a folder of results. Other entries are the user's, and a later copy keeps them.
 RESULTS = (
@@ -21,7 +22,7 @@ RESULTS = (
     "metrics",
     "ablations",
     "code",
-    ".fedweave",
+    STATE.name,
     MARGINS,
     "report*.html",
     "leaderboard.txt",
@@ -49,14 +50,14 @@ def _copy(source: Path, target: Path, part: str) -> None:
         return
     if source.is_relative_to(destination):
         raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
-    others = destination.exists() and {entry.name for entry in destination.iterdir()} - {".fedweave"}
+    others = destination.exists() and {entry.name for entry in destination.iterdir()} - {STATE.name}
     if others and not (destination / part).is_dir():
         raise BadInput(f"save: {target} is not an empty folder; choose another one")
     with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
         new = Path(staging, "new")
         if destination.exists():  # the user's own files beside earlier results
             shutil.copytree(destination, new, symlinks=True, ignore=partial(_find_replaced, destination, source))
-        temporary = shutil.ignore_patterns(".fedweave", Path(staging).name)
+        temporary = shutil.ignore_patterns(STATE.name, Path(staging).name)
         shutil.copytree(source, new, ignore=temporary, dirs_exist_ok=True)
         _swap(new, destination, Path(staging, "old"))
 

@@ -78,7 +78,7 @@ def go_on(
     prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, finished, newcomers))
     with results_folder(out) as (folder, temporary):
         write_description(federation, folder, check_description(federation, folder))
-        histories, states = {}, folder / ".fedweave" / "states"
+        histories, states = {}, folder / spec.STATE / "states"
         for seed in run.seeds:
             state = read_state(finished.folder / STATE.format(seed), prepared, rounds)
             histories[seed], last = train_on(prepared, seed, state)

@@ -22,8 +22,7 @@ from fedweave.prediction.input_description import (
     read_description,
 )
 from fedweave.runs import serving
-
-STATE = ".fedweave"  # folder in a folder of results: what calls keep between each other
+from fedweave.study.spec import STATE
 
 
 class TemporaryFolder:

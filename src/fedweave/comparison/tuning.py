@@ -15,6 +15,7 @@ from fedweave.files.atomic import write_atomic
 from fedweave.processes import parallel
 from fedweave.search import rates
 from fedweave.study import search_spaces
+from fedweave.study.spec import STATE
 
 
 def tune_runs(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dict[str, dict[str, Any]]:
@@ -35,7 +36,7 @@ def tune_runs(plan: Plan, folder: Path, show: Callable[[int, int], None]) -> dic
     inputs = tuple(plan.inputs)
 
     def root(key: str) -> Path:
-        return folder / ".fedweave" / plan.hash_code(key)
+        return folder / STATE / plan.hash_code(key)
 
     counts = {key: search.open_search(study, key, inputs, root(key)).remaining_trials for key in keys}
     total = len(keys) * study.tune.trials

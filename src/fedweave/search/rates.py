@@ -27,9 +27,7 @@ from fedweave.runs.inputs import load_inputs
 from fedweave.search.scores import choose_first, reported_scores
 from fedweave.study import search_spaces
 from fedweave.study.search_spaces import RATE
-from fedweave.study.spec import StudySpec
-
-STATE = Path(".fedweave")  # folder of a project with what stages keep between runs
+from fedweave.study.spec import STATE, StudySpec
 
 
 class RateSearch(NamedTuple):

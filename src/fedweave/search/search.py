@@ -36,10 +36,9 @@ from fedweave.runs import repetition, tasks
 from fedweave.runs.dependencies import inputs_digest, run_digest
 from fedweave.runs.inputs import load_inputs
 from fedweave.search import trials
-from fedweave.search.rates import STATE
 from fedweave.study import objects, search_spaces
 from fedweave.study.schema import TuneSpec
-from fedweave.study.spec import StudySpec
+from fedweave.study.spec import STATE, StudySpec
 
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 LEAST_START, MOST_START = 2, 10  # random trials of TPE; ten are Optuna's own

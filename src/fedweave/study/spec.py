@@ -16,6 +16,7 @@ from fedweave.study.model_files import add_digest
 from fedweave.study.schema import EvaluateSpec, RunEntry, TaskSpec, TrainSpec, TuneSpec
 
 PARAMS = Path("params.yaml")
+STATE = Path(".fedweave")  # in a project and in a folder of results: what is kept between runs
 # Of params.yaml; `graphs` names the files of given graphs for DVC.
 WORDS = (
     "study",
