@@ -32,11 +32,11 @@ from fedweave.study import validate
 from fedweave.study.spec import StudySpec
 
 from . import paths
+from .addresses import LOOPBACK
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication
 
-HOST = "127.0.0.1"
 OBJECTIVE_NAMES = {"score": "validation score", "bytes": "bytes of a repetition"}
 UPDATE_INTERVAL = 2.0  # seconds between two readings of the journals
 READ_ONLY = "a copy to look at: change or delete a search with its study in params.yaml"
@@ -179,7 +179,7 @@ def main(port: int = 8080) -> None:
     study = validate.load()
     replica = SearchReplica(study)
     with socket.socket() as probe:
-        if probe.connect_ex((HOST, port)) == 0:
+        if probe.connect_ex((LOOPBACK, port)) == 0:
             raise BadInput(f"port {port} is taken; choose another: fedweave dashboard --port {port + 1}")
     count = replica.update()
     if not count:
@@ -187,9 +187,9 @@ def main(port: int = 8080) -> None:
             f"{paths.STATE / 'tune' / study.name}: no trial has ended yet; start a search with: dvc repro tune"
         )
     threading.Thread(target=_update_forever, args=(replica,), daemon=True).start()
-    print(f"{format_count(count, 'search')} of {study.name}: http://{HOST}:{port}", flush=True)
+    print(f"{format_count(count, 'search')} of {study.name}: http://{LOOPBACK}:{port}", flush=True)
     print("it is read-only: its buttons that edit or delete are refused", flush=True)
-    make_server(HOST, port, replica.wrap(wsgi(replica.storage)), handler_class=_QuietHandler).serve_forever()
+    make_server(LOOPBACK, port, replica.wrap(wsgi(replica.storage)), handler_class=_QuietHandler).serve_forever()
 
 
 class _QuietHandler(WSGIRequestHandler):

@@ -14,12 +14,11 @@ import fedweave as fw
 from fedweave.errors import BadInput, choose, format_value, relocate
 from fedweave.study import catalogue, config, plugins, schema, spec
 
-from .. import template
+from .. import paths, template
 from .data_options import output_path
 from .interrupts import explain_interrupt
 from .studies import Uses
 
-RAW = Path("data/raw")
 BLOCKS = {"evaluate": schema.EvaluateSpec, "train": schema.TrainSpec}
 SELECTION_RULES = {
     "best_val_round": "chosen by validation",
@@ -71,7 +70,7 @@ def run(
             chosen.task.partition,
             normalize=chosen.task.normalize,
             setting=chosen.task.setting,
-            root=RAW,
+            root=paths.RAW,
         )
     reports: list[fw.Progress] = []
     _show(_train(chosen, federation, output or SINGLE / chosen.key, resume, reports), seed)
@@ -219,7 +218,7 @@ def _download(dataset: str) -> None:
                 bars[name] = progress.add_task(name)
             progress.update(bars[name], completed=done, total=total)
 
-        data.download(dataset, RAW, progress=show)
+        data.download(dataset, paths.RAW, progress=show)
 
 
 def _describe_scores(result: "fw.MethodResult") -> str:

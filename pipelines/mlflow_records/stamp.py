@@ -15,10 +15,11 @@ from typing import Any
 from fedweave.files.atomic import write_atomic
 from fedweave.study.spec import STATE
 
+from ..addresses import SQLITE
+
 FOLDER = STATE / "mlflow"
 # Files that are logged of a study, relative to its folder; their sizes and times are compared, not their content.
 LOGGED = ("runs/*/*", "tuned/*/trials/*.json", "ablations/*/table.csv", "leaderboard.csv", "significance.csv")
-SQLITE = "sqlite:///"
 
 
 def is_current(folder: Path, study: str, uri: str) -> bool:

@@ -8,7 +8,6 @@ tested and shown as those of any method, with a note of what is not equal. docs/
 
 import math
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -23,8 +22,7 @@ from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput, choose, format_value
 from fedweave.own_data.argument_checks import check_flag
-
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
+from fedweave.study.spec import NAME
 
 
 def function(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedweave.contestants.rows import PARTS, ContestAnswers, ContestClient, ContestGraph, ContestTask
+from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestGraph, ContestTask
+from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import ContestantFailed, first_line, format_value
 from fedweave.files.arrays import read_npz
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedweave.client.data import ClientData
 from fedweave.client.task import Task
+from fedweave.data.partitions.splits import PARTS
 from fedweave.engine.clients import Clients
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.runs.build import PreparedRun
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 # Predictions of a client for its validation and its test rows; of forecasts the latter may be a function of one window.
 Pair = tuple[Any, Any]
-PARTS = ("train", "val", "test")
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,11 @@ import torch
 from fedweave.comparison.method_result import MethodResult
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import parse_options
+from fedweave.data.partitions.splits import PARTS
 from fedweave.deployment.node import client_data
 from fedweave.deployment.server import averaging
 from fedweave.deployment.wire import spec, support, tensors
-from fedweave.deployment.wire.spec import WIDTHS, AppSpec
+from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine import engine
 from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Loop
@@ -195,7 +196,7 @@ def specify(prepared: PreparedRun, dataset: Dataset, partition: Partition, secur
         BadInput: `secure` is set, but the server of the method needs more than means.
     """
     federation, run = prepared.federation, prepared.run
-    widths = {name: getattr(federation, name).shape[1] for name in WIDTHS}
+    widths = {name: getattr(federation, name).shape[1] for name in PARTS}
     group, pairs = federation.group, federation.relation
     draft = AppSpec(
         run,

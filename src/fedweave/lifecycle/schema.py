@@ -18,7 +18,6 @@ FEW = 0.05  # share of the values
 UNITS = 10  # a spread that changes by this factor looks like another unit, such as minutes for hours
 MISSING = 0.5  # rise of the share of missing values
 ENOUGH = 50  # values that a spread is known from
-EXACT = 2**53  # whole numbers up to it are exact as fractions
 KINDS = {
     "string": "text",
     "integer": "whole",
@@ -231,7 +230,7 @@ def _fit_kind(rule: ColumnRule, values: "pd.Series[Any]") -> str:
 
 def _are_whole(values: "pd.Series[Any]") -> bool:
     numbers = values.dropna().to_numpy(dtype=np.float64)
-    return bool((np.isfinite(numbers) & (numbers % 1 == 0) & (np.abs(numbers) < EXACT)).all())
+    return bool((np.isfinite(numbers) & (numbers % 1 == 0) & (np.abs(numbers) < exported_model.EXACT)).all())
 
 
 def kind_of_value(value: Any) -> str:

@@ -11,12 +11,12 @@ from fedweave.errors import format_count
 from fedweave.metrics import Margin, higher_is_better, unit
 from fedweave.results import Study, Tables, format_interval, format_score
 from fedweave.results.formats import name_score
+from fedweave.results.gains import LOCAL
 from fedweave.results.marks import GRAPH_CONTROL, NOTHING_SHOWN, control_tests
 from fedweave.results.references import POOLED
 from fedweave.results.verdicts import describe_needed, join_names, short_reason
 from fedweave.runs.control_names import BOOSTED, LINEAR
 
-LOCAL = "Local"
 PER_CLIENT = (LINEAR, BOOSTED)  # controls that learn from the rows of one client, as Local does
 UNDER_TRAINED = "Under-trained: no statement about collaboration"
 

@@ -11,9 +11,8 @@ from fedweave.metrics import unit
 from fedweave.report import optional_files
 from fedweave.results import Study
 from fedweave.results.formats import with_minus_sign
-from fedweave.study.search_spaces import has_rate
+from fedweave.study.search_spaces import RATE, has_rate
 
-RATE = "train.lr"
 MOST_RUNS = 20  # whose learning rates a sentence lists
 # Units of changes: of percentages, of errors, of a score that is neither a percentage nor an error.
 POINTS, ERROR, ABSOLUTE = " points", " %", ""

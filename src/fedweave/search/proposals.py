@@ -6,9 +6,8 @@ import optuna
 from optuna.distributions import FloatDistribution
 
 from fedweave.search.search import distributions, sampler_seed
+from fedweave.study.search_spaces import RATE
 from fedweave.study.spec import StudySpec
-
-RATE = "train.lr"  # the most important setting: its values are spread evenly, and are the same for every method
 
 
 def points(study: StudySpec, key: str, count: int) -> list[dict[str, Any]]:

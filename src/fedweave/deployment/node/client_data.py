@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedweave.deployment.wire.spec import WIDTHS, AppSpec
+from fedweave.data.partitions.splits import PARTS
+from fedweave.deployment.wire.spec import AppSpec
 from fedweave.engine.clients import Clients
 from fedweave.engine.schedule import evaluation_cohort
 from fedweave.errors import BadInput, format_count
@@ -89,7 +90,7 @@ def read(path: Path) -> ClientFile:
 def extract_client(federation: Clients, position: int) -> ClientFile:
     """The rows of the client at `position` and of nobody else."""
     data = evaluation_cohort(federation, 0, 0).client_data(position)
-    parts = {name: getattr(data, name)[getattr(data, name) >= 0] for name in WIDTHS}
+    parts = {name: getattr(data, name)[getattr(data, name) >= 0] for name in PARTS}
     arrays = dict(data.arrays)
     if "time" in federation.shared:
         arrays["x"], parts = _select_sensors(arrays["x"], parts)

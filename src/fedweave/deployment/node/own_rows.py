@@ -8,14 +8,14 @@ import torch
 
 from fedweave import exported_model
 from fedweave.data import Partition
-from fedweave.data.partitions.splits import check_shares
+from fedweave.data.partitions.splits import PARTS, check_shares
 from fedweave.deployment.node.client_data import ClientFile
-from fedweave.deployment.wire.spec import WIDTHS, AppSpec
+from fedweave.deployment.wire.spec import AppSpec
 from fedweave.errors import BadInput, format_count, format_value
 from fedweave.own_data.array_checks import as_plain, convert_input_errors
 from fedweave.own_data.arrays import as_times
 from fedweave.own_data.column_encoding import Preprocessing
-from fedweave.own_data.splits import find_bounds
+from fedweave.own_data.splits import SHARES, find_bounds
 from fedweave.prediction import input_description
 from fedweave.runs.federations import centre_targets
 from fedweave.tensors.random_streams import stream
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPLIT = 41  # random stream of the seed: which rows train
-SHARES = {"train": 0.6, "val": 0.2, "test": 0.2}
 EXPORT_COMMAND = "fedweave federate export --data"
 
 
@@ -156,7 +155,7 @@ def _split_rows(
 ) -> dict[str, torch.Tensor]:
     """Rows of train, val and test, each ascending; where there are test rows, those of one time are in one part."""
     order = stream(seed, SPLIT, client).permutation(count) if time is None else np.argsort(time, kind="stable")
-    ends = np.rint(np.cumsum([shares.get(name, 0.0) for name in WIDTHS]) * count).astype(int)
+    ends = np.rint(np.cumsum([shares.get(name, 0.0) for name in PARTS]) * count).astype(int)
     if not ends[0]:
         raise BadInput(
             "--shares", f"{[*shares.values()]} of {format_count(count, 'row')} leave none for training; give more rows"
@@ -164,4 +163,4 @@ def _split_rows(
     if time is not None and ends[1] < count:
         ends[:2] = find_bounds(time[order], ends[0], ends[1] - ends[0], 0, f"client {client}")[::2]
     pieces = np.split(order, ends[:-1])
-    return {name: torch.from_numpy(np.sort(piece)) for name, piece in zip(WIDTHS, pieces, strict=True)}
+    return {name: torch.from_numpy(np.sort(piece)) for name, piece in zip(PARTS, pieces, strict=True)}

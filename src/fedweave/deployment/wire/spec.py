@@ -33,7 +33,6 @@ from fedweave.study.spec import RunSpec
 from fedweave.tensors import trees
 
 FILE, VERSION = "spec.json", 1
-WIDTHS = ("train", "val", "test")
 HASH_DIGITS = 16  # least number of digits of a hash that name a specification
 
 
