@@ -78,7 +78,9 @@ def _check_kinds(task: TaskSpec, where: str) -> None:
         ("normalize", parse_options(task.normalize)[0], NAMES_BY_KIND[kind]),
     ):
         if name not in fits:
-            _refuse(f"{where}.{key}", f"{name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fits)}")
+            raise BadInput(
+                f"{where}.{key}", f"{name!r} does not fit {task.dataset} ({kind}); choices: {', '.join(fits)}"
+            )
 
 
 def _check_references(task: TaskSpec, where: str) -> None:
@@ -96,9 +98,9 @@ def check_model(model: Mapping[str, Any], where: str) -> None:
         if name == "adapter":
             check_adapter(value, f"{where}.adapter")
         elif name != "name" and not (name == model_files.DIGEST and "weights" in options):
-            choose(name, [*options, "adapter"], where) if options else _refuse(
-                f"{where}.{name}", f"{model['name']} has no options; drop it"
-            )
+            if not options:
+                raise BadInput(f"{where}.{name}", f"{model['name']} has no options; drop it")
+            choose(name, [*options, "adapter"], where)
             options[name].check(value, f"{where}.{name}")
     model_files.check(model, where)
     MODELS[model["name"]].check(model, where)
@@ -110,7 +112,7 @@ def check_adapter(block: Any, where: str) -> None:
         choose(block, ADAPTERS, where)
     elif block is not None:
         if not isinstance(block, Mapping) or "name" not in block:
-            _refuse(where, f"{format_value(block)} has no name; for example adapter: {{name: lora, rank: 4}}")
+            raise BadInput(where, f"{format_value(block)} has no name; for example adapter: {{name: lora, rank: 4}}")
         settings = {name: value for name, value in block.items() if name != "name"}
         construct(ADAPTERS[choose(str(block["name"]), ADAPTERS, f"{where}.name")], settings, where)
 
@@ -141,11 +143,11 @@ def check_splits(run: RunSpec, trials: int, where: str) -> None:
     prefix = f"{where}: tasks.{run.name}.partition.seeds: {format_value(seeds)}"
     if len(seeds) != len(run.seeds):
         run_seeds = format_value([*run.seeds])
-        _refuse(prefix, f"{len(seeds)} splits, but {len(run.seeds)} seeds {run_seeds}; give one seed per split")
+        raise BadInput(prefix, f"{len(seeds)} splits, but {len(run.seeds)} seeds {run_seeds}; give one seed per split")
     if trials:
-        _refuse(prefix, "values tuned on one split have seen test rows of the others; set tune.trials: 0")
+        raise BadInput(prefix, "values tuned on one split have seen test rows of the others; set tune.trials: 0")
     if run.task.attack:
-        _refuse(prefix, "who attacks depends on the seed of the partition; give one seed, or no attack")
+        raise BadInput(prefix, "who attacks depends on the seed of the partition; give one seed, or no attack")
 
 
 def check_samples(runs: Sequence[RunSpec], where: str) -> None:
@@ -159,7 +161,7 @@ def check_samples(runs: Sequence[RunSpec], where: str) -> None:
         other = first.setdefault(run.name, run)
         clients, other_clients = run.evaluate.clients, other.evaluate.clients
         if clients != other_clients:
-            _refuse(
+            raise BadInput(
                 f"{where}: runs.{run.key}: evaluate.clients",
                 f"{clients}, but runs.{other.key} has {other_clients}; "
                 f"methods of one task are compared on the same clients, so set it in tasks.{run.name}.evaluate",
@@ -170,17 +172,19 @@ def check_budget(run: RunSpec, where: str, clients: int | None) -> None:
     """Refuse settings of `train` that contradict each other or the number of clients; None: it is not yet known."""
     train = run.train
     if train.steps and train.epochs != 1:
-        _refuse(where, f"train.steps {train.steps} and train.epochs {train.epochs}: give one of them")
+        raise BadInput(where, f"train.steps {train.steps} and train.epochs {train.epochs}: give one of them")
     if train.freeze and not train.newcomers:
-        _refuse(where, "train.freeze holds from the round in which train.newcomers join; set both or neither")
+        raise BadInput(where, "train.freeze holds from the round in which train.newcomers join; set both or neither")
     if bool(train.newcomers) != bool(train.join_round) or train.join_round >= train.rounds:
-        _refuse(where, "train.newcomers and train.join_round go together, and the round must be below train.rounds")
+        raise BadInput(
+            where, "train.newcomers and train.join_round go together, and the round must be below train.rounds"
+        )
     if clients is None:
         return
     if train.newcomers >= clients:
-        _refuse(f"{where}: train.newcomers", f"{train.newcomers} of {clients} clients; leave at least one")
+        raise BadInput(f"{where}: train.newcomers", f"{train.newcomers} of {clients} clients; leave at least one")
     if train.participation > clients or (train.participation > 1 and train.participation != int(train.participation)):
-        _refuse(
+        raise BadInput(
             f"{where}: train.participation",
             f"{train.participation!r} of {clients} clients; a share up to 1, or a whole number of them",
         )
@@ -193,8 +197,8 @@ def check_graph(run: RunSpec, where: str) -> None:
         return
     if not issubclass(cls, Weaving):
         names = ", ".join(sorted(name for name, other in METHODS.items() if issubclass(other, Weaving)))
-        _refuse(f"{where}.graph", f"{run.method} has no collaboration graph; leave it out, or use {names}")
-    elif isinstance(word, str):  # another type is refused with the other settings
+        raise BadInput(f"{where}.graph", f"{run.method} has no collaboration graph; leave it out, or use {names}")
+    if isinstance(word, str):  # another type is refused with the other settings
         parse(word, cls.own_graphs, f"{where}.graph")
 
 
@@ -208,7 +212,7 @@ def check_method(run: RunSpec, method: Method, where: str, capabilities: frozens
     missing = METHODS[run.method].needs - capabilities
     if missing:
         adapter = " and its adapter" if run.task.model.get("adapter") else ""
-        _refuse(
+        raise BadInput(
             where,
             f"{METHODS[run.method].label} needs {' and '.join(sorted(missing))}, which "
             f"{run.task.dataset} with model {run.task.model['name']}{adapter} does not have; drop the run or change "
@@ -221,34 +225,34 @@ def _check_uploads(run: RunSpec, method: Method, where: str, capabilities: froze
     """Refuse attacks, defences and options of averaging that fit neither the method nor the task's `capabilities`."""
     kind = (run.task.attack or {}).get("kind")
     if kind in ON_EMBEDDINGS and not method.embeds:
-        _refuse(
+        raise BadInput(
             where,
             f"tasks.{run.name}.attack {kind} is on embeddings, and {run.method} has none; "
             f"use {_list_methods('embeds')}",
         )
     if kind == "label_flip" and "classes" not in capabilities:
-        _refuse(
+        raise BadInput(
             f"{where}: tasks.{run.name}.attack", f"label_flip needs classes, {run.task.dataset} has none; use sign_flip"
         )
     if run.train.class_weights and "classes" not in capabilities:
-        _refuse(where, f"train.class_weights needs classes, {run.task.dataset} has none; leave it out")
+        raise BadInput(where, f"train.class_weights needs classes, {run.task.dataset} has none; leave it out")
     if run.train.bn_buffers:
         _check_buffers(run, method, f"{where}: train.bn_buffers {run.train.bn_buffers}", capabilities)
     if run.train.server_optimizer and not method.server_steps:
-        _refuse(
+        raise BadInput(
             where,
             f"train.server_optimizer {run.train.server_optimizer} replaces a mean, and {run.method} takes "
             f"none or has an optimiser of its own; use it with {_list_methods('server_steps')}",
         )
     robust = build_upload_path(run, where).robust
     if robust and not method.robust_part:
-        _refuse(
+        raise BadInput(
             where,
             f"train.robust.rule {robust.rule} acts on uploaded models, and {run.method} uploads none; "
             "leave it out, or use another method",
         )
     if robust and robust.replaces_mean and not method.averages:
-        _refuse(
+        raise BadInput(
             where,
             f"train.robust.rule {robust.rule} replaces a mean, and {run.method} takes none; "
             f"use clip, or {_list_methods('averages')}",
@@ -261,13 +265,13 @@ def _check_buffers(run: RunSpec, method: Method, where: str, capabilities: froze
     With noise, a variance could become negative.
     """
     if "batch_norm" not in capabilities:
-        _refuse(
+        raise BadInput(
             where, f"model {run.task.model['name']} has no BatchNorm with its settings; leave it out{_declare(run)}"
         )
     if not method.averages:
-        _refuse(where, f"{run.method} takes no mean; use {_list_methods('averages')}")
+        raise BadInput(where, f"{run.method} takes no mean; use {_list_methods('averages')}")
     if run.train.privacy:
-        _refuse(
+        raise BadInput(
             where,
             "train.privacy adds noise to what is averaged, and a variance cannot be negative; leave one of them out",
         )
@@ -285,7 +289,3 @@ def _declare(run: RunSpec) -> str:
     if cls is None or cls.has_batch_norm or users_file(cls) is None or "batch_norm" in options(name):
         return ""
     return f", or set has_batch_norm = True in {cls.__name__} if it has BatchNorm layers"
-
-
-def _refuse(place: str, problem: str) -> None:
-    raise BadInput(place, problem)

@@ -89,8 +89,7 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
         return empty
     if not isinstance(loaded, dict):
         raise BadInput(
-            f"{path}",
-            f"expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show {example()}",
+            path, f"expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show {example()}"
         )
     return loaded
 

@@ -22,7 +22,7 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         BadInput: neither or both, an empty grid, or a factor with fewer than two values.
     """
     if not isinstance(block, Mapping) or "run" not in block or {*block} not in ({"run", "variants"}, {"run", "grid"}):
-        raise BadInput(where, f"{HINT}")
+        raise BadInput(where, HINT)
     if "variants" in block:
         variants = block["variants"]
         if (
@@ -30,7 +30,7 @@ def expand(block: Any, where: str) -> dict[str, Any]:
             or not variants
             or not all(isinstance(v, Mapping) for v in variants.values())
         ):
-            raise BadInput(f"{where}.variants: {format_value(variants)}", f"{HINT}")
+            raise BadInput(f"{where}.variants: {format_value(variants)}", HINT)
         for name in map(str, variants):
             if not 0 < len(name) <= LONGEST_LABEL or not name.isprintable():
                 raise BadInput(
@@ -43,7 +43,7 @@ def expand(block: Any, where: str) -> dict[str, Any]:
         }
     grid = block["grid"]
     if not isinstance(grid, Mapping) or not grid or not all(isinstance(v, list) and len(v) > 1 for v in grid.values()):
-        raise BadInput(f"{where}.grid: {format_value(grid)}", f"{HINT}")
+        raise BadInput(f"{where}.grid: {format_value(grid)}", HINT)
     if (count := prod(map(len, grid.values()))) > MOST_VARIANTS:
         raise BadInput(
             f"{where}.grid", f"{format_value(count)} combinations; a grid may have {MOST_VARIANTS}, so leave out values"
