@@ -14,7 +14,6 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -26,7 +25,7 @@ from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from fedweave.errors import BadInput, format_count
-from fedweave.files.atomic import read
+from fedweave.files.atomic import read_json
 from fedweave.search import search, trials
 from fedweave.study import validate
 from fedweave.study.spec import StudySpec
@@ -128,11 +127,11 @@ def read_stored_trials(study: StudySpec, key: str) -> tuple[list[FrozenTrial], b
         return [], True
     spaces = search.distributions(study, key)
 
-    def parse(file: Path) -> tuple[list[FrozenTrial], bool]:
-        record = json.loads(file.read_text(encoding="utf-8"))
+    def parse(record: Mapping[str, Any]) -> tuple[list[FrozenTrial], bool]:
         return list(_create_trials(record["trials"], spaces, study.tune.objectives)), record["maximize"]
 
-    return read(file, parse, "write it again from the search: dvc repro tune")
+    trials, maximize = read_json(file, "write it again from the search: dvc repro tune", parse)
+    return trials, maximize
 
 
 def _create_trials(

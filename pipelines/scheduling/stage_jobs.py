@@ -5,7 +5,6 @@ outcome. On the login node the outcome is checked and committed to DVC. submitit
 """
 
 import hashlib
-import json
 import os
 import re
 import signal
@@ -19,7 +18,7 @@ from pathlib import Path
 from submitit.helpers import Checkpointable, DelayedSubmission
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read, write_atomic
+from fedweave.files.atomic import read_json, write_json
 
 from ..processes import ChildProcesses, search_path, wait_measured
 from .remote_stages import code_digest, remove
@@ -107,7 +106,7 @@ class StageJob(Checkpointable):
             outcome = read_outcome(task)
             if outcome is None or outcome.code:
                 outcome = self._run_with_retries(task)
-                write_atomic(Path(task.outcome), json.dumps(asdict(outcome)))
+                write_json(Path(task.outcome), asdict(outcome))
             if outcome.code:
                 failed.append(f"{task.stage}: {outcome.message}")
         if failed:
@@ -180,9 +179,7 @@ def read_outcome(task: StageTask) -> Outcome | None:
     file = Path(task.outcome)
     if not file.is_file():
         return None
-    return read(
-        file, lambda path: Outcome(**json.loads(path.read_text(encoding="utf-8"))), "delete it and submit again"
-    )
+    return read_json(file, "delete it and submit again", lambda content: Outcome(**content))
 
 
 def check_inputs(task: StageTask) -> dict[str, str]:

@@ -3,20 +3,19 @@
 Between `submit` and `collect` nothing runs on the login node: SLURM has the queue, and outcomes are files.
 """
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedweave.errors import BadInput, format_count
-from fedweave.files.atomic import hold_lock, read, write_atomic
+from fedweave.files.atomic import hold_lock, read_json, write_json
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 
@@ -75,7 +74,7 @@ class Submission:
             return
         jobs = [{"job": job.job, **asdict(job.task)} for job in self.jobs]
         content = {"study": self.study, "executor": self.executor, "jobs": jobs}
-        write_atomic(self.folder / "submission.json", json.dumps(content, indent=1) + "\n")
+        write_json(self.folder / "submission.json", content)
 
 
 def submission_folder(study: str) -> Path:
@@ -91,15 +90,14 @@ def load(study: str) -> Submission | None:
     """
     from .stage_jobs import StageTask
 
-    def parse(file: Path) -> Submission:
-        content = json.loads(file.read_text(encoding="utf-8"))
+    def parse(content: Mapping[str, Any]) -> Submission:
         rows = [(row.pop("job"), StageTask(**{**row, "outputs": tuple(row["outputs"])})) for row in content["jobs"]]
         return Submission(content["study"], content["executor"], tuple(SubmittedJob(task, job) for job, task in rows))
 
     file = submission_folder(study) / "submission.json"
     if not file.is_file():
         return None
-    return read(file, parse, f"end its jobs (scancel), delete {file.parent}, submit again")
+    return read_json(file, f"end its jobs (scancel), delete {file.parent}, submit again", parse)
 
 
 def studies() -> list[str]:

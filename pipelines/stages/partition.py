@@ -1,11 +1,10 @@
 """Stage `partition`: which rows belong to which client."""
 
 import hashlib
-import json
 
 from fedweave import data
 from fedweave.errors import choose, format_count, relocate
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import write_json
 from fedweave.study import spec
 
 from .. import paths
@@ -40,7 +39,7 @@ def main(name: str) -> None:
     facts = {"dataset": task.dataset, "sha256": sums}
     if other_splits:
         facts["splits"] = {str(block["seed"]): digest(data.partition(dataset, **block)) for block in other_splits}
-    write_atomic(folder / "dataset.json", json.dumps(facts, indent=2) + "\n")
+    write_json(folder / "dataset.json", facts, indent=2)
     suffix = f", heterogeneity {summary['heterogeneity']:.3f}" if "heterogeneity" in summary else ""
     print(f"{name}: {format_count(partition_.clients, 'client')}{suffix}")
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedweave.files.atomic import digest_file, write_atomic
+from fedweave.files.atomic import digest_file, write_json
 from fedweave.runs import dependencies, graph_files
 from fedweave.study import model_files, validate
 from fedweave.study.code import find_dependencies
@@ -105,7 +105,7 @@ def _graph_digests(study: StudySpec, run: RunSpec) -> dict[str, str]:
 
 
 def _write(file: Path, files: Iterable[Path], data: Mapping[str, Any] | None = None) -> None:
-    write_atomic(file, json.dumps({**dependencies.list_digests(files), **(data or {})}, indent=1) + "\n")
+    write_json(file, {**dependencies.list_digests(files), **(data or {})})
 
 
 if __name__ == "__main__":

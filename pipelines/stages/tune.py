@@ -1,13 +1,12 @@
 """Stage `tune`: a search for each of a task's runs, by Optuna or of learning rates, with the same budget for all."""
 
-import json
 from functools import partial
 from typing import Any
 
 import torch
 
 from fedweave.errors import choose
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import write_json
 from fedweave.methods import METHODS
 from fedweave.processes.parallel import run_processes
 from fedweave.search import rates, record, search
@@ -37,14 +36,12 @@ def _search(task: str) -> StudySpec:
     records = {key: search_record(study, key) for key in keys}
     best = {key: stored["best"] for key, stored in records.items()}
     for key, stored in records.items():
-        write_atomic(paths.trials(study.name, task, key), json.dumps(stored, indent=2) + "\n")
+        write_json(paths.trials(study.name, task, key), stored, indent=2)
     for key in runs(study, task):
         if study.tune.trials and key not in keys:
             print(f"{key}: no trial, {_reason(study, key)}", flush=True)
         values = search_spaces.select_values(study, key, best)
-        write_atomic(
-            paths.tuning_result(study.name, task, key), json.dumps({"run": key, "best": values}, indent=2) + "\n"
-        )
+        write_json(paths.tuning_result(study.name, task, key), {"run": key, "best": values}, indent=2)
     return study
 
 

@@ -24,7 +24,7 @@ from fedweave.comparison.tuning import tune_runs
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Report
 from fedweave.errors import BadInput, ContestantFailed, Diverged
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import write_json
 from fedweave.methods import METHODS
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.own_data.federation import Federation
@@ -288,7 +288,7 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None
     histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
     bar.end_method(prepared.rounds, run.seeds)
     (run_folder / "run.json").unlink(missing_ok=True)
-    write_atomic(run_folder / "code.json", json.dumps({"code": code}) + "\n")
+    write_json(run_folder / "code.json", {"code": code}, indent=None)
     others = further_rounds.find_stored_states(checkpoints, run)
     controls = None if plan.title == "fit()" else folder / STATE / "controls"  # one run alone makes no board
     archive.write(run_folder, prepared, histories, others=others, controls=controls)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedweave.comparison.plan import Plan
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.files.atomic import read
+from fedweave.files.atomic import read_json
 from fedweave.study.spec import flatten
 
 EVALUATION = ("every", "select", "point", "clients")  # settings of the evaluation that change scores
@@ -44,12 +44,8 @@ def check_earlier_runs(plan: Plan, folder: Path) -> None:
 def read_earlier_runs(plan: Plan, folder: Path) -> dict[str, dict[str, Any]]:
     """Key -> record of each finished run of the same task that the plan does not have."""
     files = {file.parent.name: file for file in sorted((folder / "runs").glob("*/run.json"))}
-    records = {key: read(file, _parse, REMEDY) for key, file in files.items() if key not in plan.study.runs}
+    records = {key: read_json(file, REMEDY) for key, file in files.items() if key not in plan.study.runs}
     return {key: info for key, info in records.items() if info.get("task") == plan.federation.name}
-
-
-def _parse(file: Path) -> dict[str, Any]:
-    return dict(json.loads(file.read_text(encoding="utf-8")))
 
 
 def _differences(plan: Plan, folder: Path, key: str, info: Mapping[str, Any]) -> Iterator[str]:
@@ -78,14 +74,14 @@ def _read_tuning(folder: Path, key: str, spec: Mapping[str, Any]) -> dict[str, A
     Without `budget` the run's method has nothing to search for.
     """
     best_file, trials_file = folder / f"{key}.json", folder / "trials" / f"{key}.json"
-    best = read(best_file, _parse, "remove it")["best"] if best_file.is_file() else None
+    best = read_json(best_file, "remove it")["best"] if best_file.is_file() else None
     stored = flatten({"train": spec.get("train") or {}, **(spec.get("method") or {})})
     if best is None or any(stored.get(name) != value for name, value in best.items()):
         return {"tuned": (), "budget": _tuning(None)}  # a file of a search that this run has not used
     tuned = [name.removeprefix("train.") for name in best if name.startswith("train.")]
     if not trials_file.is_file():
         return {"tuned": tuned}
-    return {"tuned": tuned, "budget": _tuning(read(trials_file, _parse, "remove it").get("budget"))}
+    return {"tuned": tuned, "budget": _tuning(read_json(trials_file, "remove it").get("budget"))}
 
 
 def _tuning(budget: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 
 from fedweave.comparison.plan import Plan
 from fedweave.errors import BadInput, format_count
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import write_json
 from fedweave.processes import parallel
 from fedweave.search import rates
 from fedweave.study import search_spaces
@@ -74,8 +73,8 @@ def _write(folder: Path, key: str, best: Mapping[str, Any], record: Mapping[str,
     if record is None:
         trials.unlink(missing_ok=True)  # of an earlier call that had a space
     else:
-        write_atomic(trials, json.dumps(record, indent=2) + "\n")
-    write_atomic(folder / f"{key}.json", json.dumps({"run": key, "best": best}, indent=2) + "\n")
+        write_json(trials, record, indent=2)
+    write_json(folder / f"{key}.json", {"run": key, "best": best}, indent=2)
 
 
 def _import_search(trials: int) -> tuple[Any, Callable[[Any], dict[str, Any]]]:

@@ -10,7 +10,7 @@ import numpy as np
 from fedweave.data.base import RAGGED, Dataset, Partition, Rows, require
 from fedweave.errors import BadInput
 from fedweave.files.arrays import read_npz
-from fedweave.files.atomic import atomic_path, remove_temporary_files, write_atomic, write_parquet
+from fedweave.files.atomic import atomic_path, remove_temporary_files, write_json, write_parquet
 
 RAW = "raw.parquet"
 _DENSE = ("relation", "test_weight", "group")
@@ -43,7 +43,7 @@ def save_dataset(folder: Path | str, dataset: Dataset) -> None:
     else:
         write_parquet(folder / RAW, dataset.raw)
     shapes = {key: [str(array.dtype), list(array.shape)] for key, array in arrays.items()}
-    write_atomic(folder / "meta.json", json.dumps(metadata | {"arrays": shapes}, indent=2, sort_keys=True) + "\n")
+    write_json(folder / "meta.json", metadata | {"arrays": shapes}, indent=2, sort_keys=True)
 
 
 def load_dataset(folder: Path | str, raw: bool = True) -> Dataset:

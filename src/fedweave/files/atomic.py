@@ -148,6 +148,11 @@ def write_atomic(path: Path | str, content: bytes | str, mode: int = 0o644) -> N
             temporary.write_text(content, encoding="utf-8")
 
 
+def write_json(path: Path | str, content: Any, indent: int | None = 1, **options: Any) -> None:
+    """Write a JSON file, as `write_atomic` does; `options`: of `json.dumps`."""
+    write_atomic(path, json.dumps(content, indent=indent, **options) + "\n")
+
+
 def write_new(path: Path | str, content: bytes) -> None:
     """Write `content` to `path` unless it exists; of several processes that do so at once, the first one wins.
 
@@ -195,13 +200,13 @@ def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
         raise BadInput(f"{file}: damaged ({type(error).__name__}: {reason}); {advice}") from error
 
 
-def read_json(file: Path, advice: str) -> dict[str, Any]:
-    """The object in a JSON file.
+def read_json(file: Path, advice: str, parse: Callable[[Any], Any] = dict) -> Any:
+    """What `parse` makes of the content of a JSON file.
 
     Raises:
         BadInput: as `read`.
     """
-    return read(file, lambda path: dict(json.loads(path.read_text(encoding="utf-8"))), advice)
+    return read(file, lambda path: parse(json.loads(path.read_text(encoding="utf-8"))), advice)
 
 
 def read_table(

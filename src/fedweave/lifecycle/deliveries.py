@@ -5,7 +5,6 @@ ledger names, which the next call replaces. So no row is lost, and none counts t
 """
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedweave.data.partitions.splits import PARTS, check_shares
 from fedweave.errors import BadInput, choose, format_count, format_value
-from fedweave.files.atomic import digest_file, read, remove_temporary_files, write_atomic, write_parquet
+from fedweave.files.atomic import digest_file, read_json, remove_temporary_files, write_json, write_parquet
 from fedweave.lifecycle import LEDGER, reading_notes, timestamp
 from fedweave.lifecycle.ledger import FOLDER, RESTORE, Arrival, Ledger, Quarantined, lock, read_ledger
 from fedweave.lifecycle.row_digests import ID, ROW, identify
@@ -99,10 +98,7 @@ class Deliveries:
     def quarantined(self) -> tuple[Quarantined, ...]:
         """What was put aside and is neither accepted nor replaced since, in the order of time."""
         files = (self.folder / "quarantine").glob("*.json")
-        found = [
-            read(file, lambda f: Quarantined(**json.loads(f.read_text(encoding="utf-8"))), "remove it")
-            for file in files
-        ]
+        found = [read_json(file, "remove it", lambda entry: Quarantined(**entry)) for file in files]
         return tuple(sorted(found, key=lambda entry: (entry.when, entry.name)))
 
     def take(
@@ -319,14 +315,14 @@ class Deliveries:
 
     def write(self, ledger: Ledger) -> None:
         """Write the ledger, whole or not at all."""
-        write_atomic(self.place / LEDGER, json.dumps(asdict(ledger), indent=1, ensure_ascii=False) + "\n")
+        write_json(self.place / LEDGER, asdict(ledger), ensure_ascii=False)
 
     def _put_aside(self, reading: Reading, reason: str) -> Quarantined:
         place = self.folder / "quarantine"
         file = reading.copy_to(place)
         reason = reason.removeprefix(f"{reading.name}: ")
         entry = Quarantined(reading.name, reading.digest, timestamp(), reason, file.name)
-        write_atomic(place / f"{reading.digest[:12]}.json", json.dumps(asdict(entry), ensure_ascii=False) + "\n")
+        write_json(place / f"{reading.digest[:12]}.json", asdict(entry), ensure_ascii=False, indent=None)
         return entry
 
     def _drop_outdated(self, aside: Iterable[Quarantined], reading: Reading) -> None:

@@ -1,13 +1,13 @@
 """The ledger of a life: what its deliveries are, what was put aside, and the lock of those who write."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fedweave.errors import Busy, format_count
-from fedweave.files.atomic import hold_lock, read
+from fedweave.files.atomic import hold_lock, read_json
 from fedweave.lifecycle import LEDGER
 from fedweave.lifecycle.schema import Schema
 
@@ -101,9 +101,8 @@ class Ledger:
     forgotten: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def parse(cls, text: str) -> "Ledger":
-        """A ledger from its file."""
-        content = json.loads(text)
+    def parse(cls, content: Mapping[str, Any]) -> "Ledger":
+        """A ledger from the content of its file."""
         lists = ("joined", "absent", "notes")
         arrivals = (Arrival(**{**entry, **{name: (*entry[name],) for name in lists}}) for entry in content["arrivals"])
         schema = content["schema"] and Schema.parse(content["schema"])
@@ -118,7 +117,7 @@ def read_ledger(folder: Path) -> Ledger:
     """
     if not (file := folder / FOLDER / LEDGER).is_file():
         return Ledger()
-    return read(file, lambda path: Ledger.parse(path.read_text(encoding="utf-8")), RESTORE)
+    return read_json(file, RESTORE, Ledger.parse)
 
 
 @contextmanager

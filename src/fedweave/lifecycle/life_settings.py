@@ -1,6 +1,5 @@
 """life.json: what a life was begun with. It may be edited between two calls, but for the terms of its rows."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 from fedweave.comparison.plan import resolve_methods
 from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, choose, relocate
-from fedweave.files.atomic import read_json, write_atomic
+from fedweave.files.atomic import read_json, write_json
 from fedweave.lifecycle.deliveries import Deliveries, Terms
 from fedweave.lifecycle.drift import DriftSettings
 from fedweave.lifecycle.sites import SiteSettings
@@ -149,7 +148,7 @@ def begin(folder: Path, settings: LifeSettings) -> None:
         BadInput: the folder has a life with other settings.
     """
     if not (folder / FILE).is_file() or not Deliveries(folder, settings.terms).ledger.arrivals:
-        write_atomic(folder / FILE, json.dumps(asdict(settings), indent=1, ensure_ascii=False) + "\n")
+        write_json(folder / FILE, asdict(settings), ensure_ascii=False)
     elif (other := read_settings(folder)) != settings:
         for block, old in vars(other).items():
             for name, value in vars(old).items():

@@ -3,7 +3,6 @@
 Dawid, "Statistical Theory: The Prequential Approach", JRSS A 147, 1984.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedweave.exported_model import name_of
-from fedweave.files.atomic import read_json, read_table, write_atomic
+from fedweave.files.atomic import read_json, read_table, write_atomic, write_json
 from fedweave.lifecycle.drift import PREDICTION
 from fedweave.lifecycle.sites import LifeModels
 from fedweave.metrics import METRICS, probabilities, row_values
@@ -266,4 +265,4 @@ def read_drifts(folder: Path) -> dict[int, list[str]]:
 
 def write_drifts(folder: Path, drifts: Mapping[int, Sequence[str]]) -> None:
     """Write what `read_drifts` reads."""
-    write_atomic(folder / DRIFTS, json.dumps(drifts, indent=1, ensure_ascii=False) + "\n")
+    write_json(folder / DRIFTS, drifts, ensure_ascii=False)

@@ -1,7 +1,6 @@
 """Champion and challenger: which models are deployed, what happened to them and why."""
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read, write_atomic
+from fedweave.files.atomic import read_json, write_json
 from fedweave.lifecycle import ROLES
 from fedweave.lifecycle.record import CHALLENGER
 from fedweave.metrics import Margin
@@ -124,12 +123,11 @@ def read_roles(folder: Path) -> Roles:
         BadInput: the file is damaged.
     """
 
-    def parse(file: Path) -> Roles:
-        content = json.loads(file.read_text(encoding="utf-8"))
+    def parse(content: Mapping[str, Any]) -> Roles:
         events = tuple(RoleEvent(**{**one, "model": _deployed(one["model"])}) for one in content["events"])
         return Roles(_deployed(content["champion"]), _deployed(content["challenger"]), events)
 
-    return read(folder / ROLES, parse, "restore it") if (folder / ROLES).is_file() else Roles()
+    return read_json(folder / ROLES, "restore it", parse) if (folder / ROLES).is_file() else Roles()
 
 
 def _deployed(content: Mapping[str, Any] | None) -> Any:
@@ -138,7 +136,7 @@ def _deployed(content: Mapping[str, Any] | None) -> Any:
 
 def write_roles(folder: Path, roles: Roles) -> None:
     """Write the roles, whole or not at all."""
-    write_atomic(folder / ROLES, json.dumps(asdict(roles), indent=1, ensure_ascii=False) + "\n")
+    write_json(folder / ROLES, asdict(roles), ensure_ascii=False)
 
 
 def hash_data(ledger: "Ledger", version: int) -> str:

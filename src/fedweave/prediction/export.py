@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave import exported_model
 from fedweave.errors import BadInput
-from fedweave.files.atomic import check_writable, digest_file, read, user_errors, write_atomic
+from fedweave.files.atomic import check_writable, digest_file, read_json, user_errors, write_atomic, write_json
 from fedweave.prediction import merging, packing
 from fedweave.prediction.predictor import Predictor
 from fedweave.results import Run
@@ -133,7 +133,7 @@ def _export(
     files = [files[0], *sorted((target / RUN).iterdir())] if program is None else files
     about["sha256"] = {file.relative_to(target).as_posix(): digest_file(file) for file in files}
     # The last file: its presence marks a complete export.
-    write_atomic(target / exported_model.ABOUT, json.dumps(about, indent=1, default=str) + "\n")
+    write_json(target / exported_model.ABOUT, about, default=str)
     return target
 
 
@@ -149,11 +149,8 @@ def _check_target(target: Path, identity: Mapping[str, str]) -> None:
     if not about.is_file():
         raise BadInput("export", f"{target} is not an empty folder; choose another one")
 
-    def read_identity(file: Path) -> dict[str, Any]:
-        stored = json.loads(file.read_text(encoding="utf-8"))
-        return {key: stored[key] for key in identity}
-
-    if (stored := read(about, read_identity, "choose an empty folder")) != identity:
+    stored = read_json(about, "choose an empty folder", lambda content: {key: content[key] for key in identity})
+    if stored != identity:
         label, data, client = stored.values()
         raise BadInput("export", f"{target} holds the model of {client!r} ({label} on {data}); choose an empty folder")
 

@@ -1,6 +1,5 @@
 """The description of the data beside results: clients, classes, and how new rows become inputs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ import numpy as np
 from fedweave import data, exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
-from fedweave.files.atomic import read
+from fedweave.files.atomic import read_json
 from fedweave.own_data import features, user_files
 from fedweave.own_data.arrays import digest
 from fedweave.own_data.column_encoding import Preprocessing
@@ -43,11 +42,11 @@ def read_description(folder: Path, task: str) -> dict[str, Any]:
         BadInput: the file is damaged.
     """
     file = partition_folder(folder, task) / ABOUT
-    return read(file, _parse_description, "remove it, and train again") if file.is_file() else {}
+    return read_json(file, "remove it, and train again", _parse_description) if file.is_file() else {}
 
 
-def _parse_description(file: Path) -> dict[str, Any]:
-    about = dict(json.loads(file.read_text(encoding="utf-8")))
+def _parse_description(content: Any) -> dict[str, Any]:
+    about = dict(content)
     if missing := [name for name in NEEDED if name not in about]:
         raise ValueError(f"no {', '.join(missing)}")
     return about

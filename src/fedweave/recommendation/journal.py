@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read_json, write_atomic
+from fedweave.files.atomic import read_json, write_json
 from fedweave.recommendation.candidates import Candidate
 from fedweave.recommendation.costs import Schedule
 
@@ -53,7 +53,7 @@ class Journal:
 
     def _write(self, **entries: Any) -> None:
         content = {**self._content(), "request": self.request, **entries}
-        write_atomic(self.path, json.dumps(content, indent=1) + "\n")
+        write_json(self.path, content)
 
     @property
     def spent_seconds(self) -> float:

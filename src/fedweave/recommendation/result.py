@@ -1,6 +1,5 @@
 """A recommendation as an object and as files: tidy tables, sentences, a page."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -12,7 +11,7 @@ import pandas as pd
 
 from fedweave.comparison.folder_copies import copy
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read_json, read_table, write_atomic
+from fedweave.files.atomic import read_json, read_table, write_atomic, write_json
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.recommendation.answers import EQUIVALENT_OR_BETTER, LEADS, Answers
 from fedweave.recommendation.sentences import Line, list_names
@@ -214,7 +213,7 @@ def write(
         **facts,
         "lines": [[*line] for line in lines],
     }
-    write_atomic(tables_folder / FACTS, json.dumps(content, indent=1, default=_to_python) + "\n")
+    write_json(tables_folder / FACTS, content, default=_to_python)
 
 
 def _read_graph(file: Path) -> pd.DataFrame:

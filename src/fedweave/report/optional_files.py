@@ -1,6 +1,5 @@
 """Optional files of a study: label tables, tuning, ablations. A missing file is not an error."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave.files.atomic import read, read_table
+from fedweave.files.atomic import read_json, read_table
 
 NUMBERS = (
     "mean",
@@ -102,7 +101,7 @@ def untuned_runs(folder: Path) -> set[str]:
 
 
 def _search(path: Path) -> Tuning | None:
-    trials, curves, facts = read(path, _read_search, "write it again from the search: dvc repro tune")
+    trials, curves, facts = read_json(path, "write it again from the search: dvc repro tune", _parse_search)
     if trials.empty or trials["value"].isna().all():
         return None
     run, best, budget, importance, best_row = facts
@@ -110,9 +109,8 @@ def _search(path: Path) -> Tuning | None:
     return Tuning(run, path, trials, curves, best, float(trials["value"].iloc[best_row]), best_row, budget, importance)
 
 
-def _read_search(path: Path) -> tuple[pd.DataFrame, list[dict[int, float]], tuple[Any, ...]]:
+def _parse_search(stored: Mapping[str, Any]) -> tuple[pd.DataFrame, list[dict[int, float]], tuple[Any, ...]]:
     """A file of the stage `tune`: trials, their curves, and facts about the whole search."""
-    stored = json.loads(path.read_text(encoding="utf-8"))
     columns = [*TRIAL_COLUMNS, *([BYTES] if all(BYTES in trial for trial in stored["trials"]) else [])]
     trials = pd.DataFrame(
         [{**trial["params"], **{name: trial[name] for name in columns}} for trial in stored["trials"]]

@@ -1,6 +1,5 @@
 """Quantities that papers print in addition to scores: collaboration weights, traffic, sizes of data sets and models."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedweave.files.atomic import read, read_table
+from fedweave.files.atomic import read_json, read_table
 from fedweave.graphs.quality import EDGES, quality
 from fedweave.results import published
 from fedweave.results.runs import RETRAIN_HINT, Run, Study, by_task
@@ -245,11 +244,7 @@ def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:
         return
     path = partitions / run.task / "summary.json" if partitions else None
     advice = f"make the partition again: dvc repro partition@{run.task}"
-    facts = (
-        read(path, lambda file: sizes(json.loads(file.read_text(encoding="utf-8"))), advice)
-        if path and path.is_file()
-        else {}
-    )
+    facts = read_json(path, advice, sizes) if path and path.is_file() else {}
     facts["num_parameters"] = run.info.get("parameters", np.nan)
     for quantity, value in facts.items():
         printed = _printed_value(run.reference, quantity, [run.info["published"].get("row", "")])

@@ -3,7 +3,6 @@
 A run without `run.json` is unfinished.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import BadInput, choose
-from fedweave.files.atomic import read, read_json, read_table, write_atomic
+from fedweave.files.atomic import read, read_json, read_table, write_json
 from fedweave.metrics import Margin, margin_of, parse_margins
 from fedweave.results import published
 from fedweave.results.marks import CONTROLS, REFERENCES, control_column
@@ -314,7 +313,7 @@ def by_task(study: Study) -> dict[str, list[Run]]:
 
 def write_margins(folder: Path, margins: Mapping[str, object]) -> None:
     """Store the margins of a study, as users write them, beside its results."""
-    write_atomic(folder / MARGINS, json.dumps(dict(margins), indent=2) + "\n")
+    write_json(folder / MARGINS, dict(margins), indent=2)
 
 
 def read_margins(folder: Path) -> dict[str, Margin]:

@@ -1,6 +1,5 @@
 """A study as tables: rounds selected on validation, scores reported on test."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import write_atomic, write_json
 from fedweave.graphs import quality
 from fedweave.graphs.setting import is_control
 from fedweave.metrics import Margin, clip
@@ -328,7 +327,7 @@ def write(folder: Path | str, partitions: Path | None = None, margins: Mapping[s
     for field, frame in result._replace(board=result.board[COLUMNS])._asdict().items():
         write_atomic(study.folder / f"{FILES[field]}.csv", frame.to_csv(index=False, lineterminator="\n"))
     for run, numbers in dvc_metrics(result.board).items():
-        write_atomic(study.folder / "metrics" / f"{run}.json", json.dumps(numbers, indent=2) + "\n")
+        write_json(study.folder / "metrics" / f"{run}.json", numbers, indent=2)
     return result
 
 

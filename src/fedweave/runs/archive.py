@@ -1,6 +1,5 @@
 """Writes a finished run as plain files, and selects the value of every client that is reported."""
 
-import json
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedweave.engine.executors import describe
-from fedweave.files.atomic import atomic_path, remove_temporary_files, save_tensors, write_atomic, write_table
+from fedweave.files.atomic import atomic_path, remove_temporary_files, save_tensors, write_json, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import federations, predictions
 from fedweave.runs.analyst_controls import fit_controls
@@ -75,7 +74,7 @@ def write(
         path.replace(folder / name)
     prediction_record = _write_predictions(folder, prepared, histories, controls) if answers is None else answers
     record = _run_record(prepared, histories) | prediction_record
-    write_atomic(folder / "run.json", json.dumps(record, indent=2, default=str) + "\n")
+    write_json(folder / "run.json", record, indent=2, default=str)
 
 
 def select_scores(prepared: PreparedRun, history: History, split: str = "test") -> np.ndarray:

@@ -19,7 +19,7 @@ import torch
 
 from fedweave.engine.records import Report
 from fedweave.errors import Diverged, format_count
-from fedweave.files.atomic import check_writable, write_atomic
+from fedweave.files.atomic import check_writable, write_json
 from fedweave.runs import repetition
 from fedweave.runs.build import PreparedRun
 from fedweave.runs.dependencies import inputs_digest, run_digest
@@ -91,7 +91,7 @@ def run_search(
     study.load_code()
     search = open_search(study, key, inputs, root)
     if search.remaining_trials:
-        write_atomic(search.file, json.dumps(_search(search, show), indent=2) + "\n")
+        write_json(search.file, _search(search, show), indent=2)
 
 
 class _Trial:

@@ -6,15 +6,14 @@ The server's owner decides this when registering a key. What a node says of itse
 import base64
 import binascii
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import hold_lock, read, write_atomic
+from fedweave.files.atomic import hold_lock, read_json, write_json
 
 FILE, VERSION = "roster.json", 1
 DEFAULT_PATH = Path("~/.fedweave/roster.json")
@@ -48,15 +47,14 @@ class Roster:
             BadInput: the file is damaged.
         """
 
-        def parse(file: Path) -> list[RosterEntry]:
-            content = json.loads(file.read_text(encoding="utf-8"))
+        def parse(content: Mapping[str, Any]) -> list[RosterEntry]:
             if content["version"] != VERSION:
                 raise ValueError(f"version {content['version']}")
             return [RosterEntry(int(row["client"]), str(row["key"]), int(row["node"])) for row in content["nodes"]]
 
         if not self.path.exists():
             return ()
-        return tuple(sorted(read(self.path, parse, f"delete it, and {REMEDY}")))
+        return tuple(sorted(read_json(self.path, f"delete it, and {REMEDY}", parse)))
 
     def clients(self) -> dict[int, int]:
         """Node -> the client that its key belongs to.
@@ -78,7 +76,7 @@ class Roster:
 
     def _write(self, entries: Sequence[RosterEntry]) -> None:
         content = {"version": VERSION, "nodes": [{**entry._asdict(), "node": str(entry.node)} for entry in entries]}
-        write_atomic(self.path, json.dumps(content, indent=1) + "\n")
+        write_json(self.path, content)
 
 
 def fingerprint(public: Path) -> str:

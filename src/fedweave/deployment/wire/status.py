@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import write_json
 
 STATUS = "status.json"
 
@@ -47,7 +47,7 @@ class Status:
             "line": line,
             "pid": os.getpid(),
         }
-        write_atomic(self.folder / STATUS, json.dumps(content) + "\n")
+        write_json(self.folder / STATUS, content, indent=None)
 
 
 def read(folder: Path, run: str | None = None) -> dict[str, Any]:
