@@ -11,8 +11,21 @@ from fedweave.client.task import RowClassification, Task
 from fedweave.models.base import Inputs
 
 
+class SquaredError(Task):
+    """Loss and metric of each row are the mean squared error over its targets."""
+
+    metric = "mse"
+    higher_is_better = False
+
+    def row_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return (outputs - targets).square().mean(-1)
+
+    def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.row_loss(outputs, targets)
+
+
 @dataclass(frozen=True)
-class RowRegression(RowClassification):
+class RowRegression(SquaredError, RowClassification):
     """Numbers of rows: a client is a list of rows of shared arrays "x" [M, ...] and "targets" [M, K].
 
     Models learn (target - "offset") / "unit"; each client has an "offset" [K] and a "unit" [K], and a "base" [K] in
@@ -21,8 +34,6 @@ class RowRegression(RowClassification):
     """
 
     targets_are = "numbers"
-    metric = "mse"
-    higher_is_better = False
 
     @property
     def capabilities(self) -> frozenset[str]:
@@ -30,12 +41,6 @@ class RowRegression(RowClassification):
 
     def targets(self, data: ClientData, rows: Tensor) -> Tensor:
         return (data.arrays["targets"][rows] - data.arrays["offset"]) / data.arrays["unit"]
-
-    def row_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().mean(-1)
-
-    def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.row_loss(outputs, targets)
 
     def score(self, outputs: Tensor, data: ClientData, rows: Tensor, shared_test: bool = False) -> Tensor:
         targets = self.targets(data, rows.clamp(min=0))
@@ -71,10 +76,8 @@ class RowForecast(RowRegression):
 
 
 @dataclass(frozen=True)
-class Forecast(Task):
+class Forecast(SquaredError, Task):
     """Series of sensors: row = sensor · T + start; `window` values in, `horizon` values out.
-
-    Loss and metric are the MSE.
 
     Attributes:
         window, horizon: lengths in time steps.
@@ -84,8 +87,6 @@ class Forecast(Task):
     horizon: int = 12
 
     targets_are = "forecasts"
-    metric = "mse"
-    higher_is_better = False
 
     def batch(self, data: ClientData, rows: Tensor, key: Tensor | None = None) -> Inputs:
         series, time = data.arrays["x"], data.arrays["time"]
@@ -98,9 +99,3 @@ class Forecast(Task):
     def targets(self, data: ClientData, rows: Tensor) -> Tensor:
         span = torch.arange(self.window, self.window + self.horizon, device=rows.device)
         return data.arrays["x"].reshape(-1)[rows[:, None] + span]
-
-    def row_loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return (outputs - targets).square().mean(-1)
-
-    def row_score(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return self.row_loss(outputs, targets)

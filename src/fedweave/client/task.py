@@ -72,6 +72,10 @@ class Task(ABC):
 
         Constants that are drawn at random are the same in all repetitions.
         """
+        return self.build_module()
+
+    def build_module(self) -> ClientModel:
+        """A module of its own as the template, with its constants."""
         with use_seed(0):
             return self.build().to(self.dtype)
 

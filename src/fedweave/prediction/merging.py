@@ -8,23 +8,16 @@ from fedweave.client.task import Task
 from fedweave.models import ClientModel
 from fedweave.models.adapters import merge
 from fedweave.runs.serving import DeployedModels
-from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params, Tree, omit
 
 
 def merge_adapters(models: DeployedModels, model: Tree) -> tuple[DeployedModels, Tree]:
     """(models whose layers have no adapters, `model` for these layers: with every weight, those of the body too)."""
     task = models.method.task
-    plain = _build(task)
+    plain = task.build_module()
     merge(plain)
     method = replace(models.method, task=replace(task, build=lambda: plain))
     return replace(models, method=method), _merge_tree(task, model)
-
-
-def _build(task: Task) -> ClientModel:
-    """A module as the template of `task`, with its constants."""
-    with use_seed(0):
-        return task.build().to(task.dtype)
 
 
 def _tensors(module: ClientModel) -> Params:
@@ -47,7 +40,7 @@ def _merge_tree(task: Task, tree: Tree) -> Tree:
 
 
 def _merge_model(task: Task, model: Params) -> Params:
-    module = _build(task)
+    module = task.build_module()
     tensors = _tensors(module)
     for name, value in model.items():
         tensors[name].copy_(value)
