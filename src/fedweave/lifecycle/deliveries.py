@@ -127,25 +127,16 @@ class Deliveries:
             for place in (self.place, self.folder / "quarantine"):
                 remove_temporary_files(place)
             self._check_terms()
-            is_past, seen = not self.ledger.has_past, self.ledger.seen
+            is_past = not self.ledger.has_past
             aside, found = {entry.digest: entry for entry in self.quarantined}, [*readings]
-            _check_accepted(accept, [*aside.values(), *(reading for reading in found if reading.digest not in seen)])
+            new = [reading for reading in found if reading.digest not in self.ledger.seen]
+            _check_accepted(accept, [*aside.values(), *new])
             for reading in found:
-                ledger, is_accepted = self.ledger, any(_is_named(reading, name) for name in accept)
-                taken = ledger.seen[-1:] if len(found) == 1 else ledger.seen  # one reading may return to an earlier one
+                is_accepted, seen = any(_is_named(reading, name) for name in accept), self.ledger.seen
+                taken = seen[-1:] if len(found) == 1 else seen  # one reading may return to an earlier one
                 if reading.digest not in taken and (reading.digest not in aside or is_accepted):
-                    try:
-                        table = self._load(ledger, reading, encoding)
-                        if ledger.schema is None:
-                            for option, name in columns:
-                                choose(name, map(str, table.columns), option)
-                        outcome = self._enter(ledger, reading, table, is_past or is_accepted, columns)
-                    except BadInput as error:
-                        if ledger.schema is None:
-                            raise
-                        outcome = self._put_aside(reading, str(error))
-                    if outcome is not None:
-                        yield outcome
+                    outcome = self._take_one(reading, encoding, is_past or is_accepted, columns)
+                    yield from () if outcome is None else (outcome,)
                 self._drop_outdated(aside.values(), reading)
             if is_past and self.ledger.arrivals:
                 self.write(replace(self.ledger, has_past=True))
@@ -158,12 +149,23 @@ class Deliveries:
                 was = getattr(schema, name)
                 raise BadInput(name, f"{getattr(terms, name)!r}, but the deliveries have {was!r}; begin another folder")
 
-    def _load(self, ledger: Ledger, reading: Reading, encoding: str) -> "pd.DataFrame":
-        """The rows of a reading as its source has them."""
-        terms = self.terms
-        if ledger.schema is None:
-            return reading.load((terms.client, *terms.key), (terms.label,), encoding)
-        return reading.load(ledger.schema.names, (), encoding, ledger.schema.has_commas)
+    def _take_one(
+        self, reading: Reading, encoding: str, is_right: bool, columns: Sequence[tuple[str, str]]
+    ) -> Arrival | Quarantined | None:
+        """Take what is new in a reading, or put it aside; None where nothing is new."""
+        ledger, terms = self.ledger, self.terms
+        try:
+            if ledger.schema is None:
+                table = reading.load((terms.client, *terms.key), (terms.label,), encoding)
+                for option, name in columns:
+                    choose(name, map(str, table.columns), option)
+            else:
+                table = reading.load(ledger.schema.names, (), encoding, ledger.schema.has_commas)
+            return self._enter(ledger, reading, table, is_right, columns)
+        except BadInput as error:
+            if ledger.schema is None:
+                raise
+            return self._put_aside(reading, str(error))
 
     def _enter(
         self,
@@ -172,7 +174,7 @@ class Deliveries:
         table: "pd.DataFrame",
         is_right: bool,
         columns: Sequence[tuple[str, str]],
-    ) -> "Arrival | Quarantined | None":
+    ) -> Arrival | Quarantined | None:
         """Write what is new in conformed rows as the next delivery."""
         terms = self.terms
         if (own := next((name for name in (*OWN, LABELLED) if name in table), None)) is not None:
