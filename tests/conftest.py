@@ -6,10 +6,10 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import xdist
@@ -160,6 +160,20 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedweave.plots import style
 
     monkeypatch.setattr(style, "_draw_svg", lambda draw, *args, **options: "<svg></svg>")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def start_of_draws(request: pytest.FixtureRequest) -> Mapping[str, Any] | None:
+    """The state of the generator `DRAWS` of a module, if it has one, before its first test."""
+    draws = getattr(request.module, "DRAWS", None)
+    return draws.bit_generator.state if hasattr(draws, "bit_generator") else None
+
+
+@pytest.fixture(autouse=True)
+def same_draws(request: pytest.FixtureRequest, start_of_draws: Mapping[str, Any] | None) -> None:
+    """The draws of a test do not depend on earlier tests."""
+    if start_of_draws is not None:
+        request.module.DRAWS.bit_generator.state = start_of_draws
 
 
 @pytest.fixture

@@ -28,13 +28,6 @@ OLD, NEW = (
 )
 NAMES: dict[str, Any] = {"client": "who", "label": "late"}
 QUIET: dict[str, Any] = {"progress": False, "seed": 0, "lr": 0.2}
-START = DRAWS.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def same_draws() -> None:
-    """The draws of a test do not depend on earlier tests."""
-    DRAWS.bit_generator.state = START
 
 
 REGIONS = {"site 0": "south", "site 1": "north", "site 2": "south", "site 3": "east"}

@@ -37,13 +37,6 @@ X = DRAWS.normal(size=(240, 3)).astype(np.float32)
 Y = np.where(X[:, 0] + DRAWS.normal(size=240) > 1.0, "yes", "no")
 Y[OWNER == "Dan"] = "no"
 QUIET = {"rounds": 4, "progress": False, "device": "cpu"}
-START = DRAWS.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def same_draws() -> None:
-    """The draws of a test do not depend on earlier tests."""
-    DRAWS.bit_generator.state = START
 
 
 def people() -> fw.Federation:

@@ -29,13 +29,6 @@ HOUSES["price"] = 200.0 + 100 * SHOP + 30 * HOUSES["size"] + 5 * DRAWS.normal(si
 PRICE: dict[str, Any] = {"client": "town", "label": "price", "features": ["size", "kind"]}
 SERIES: dict[str, Any] = {"features": None}
 SALES: dict[str, Any] = {"client": "town", "label": "price", "time": "day", "window": 8, "horizon": 3}
-START = DRAWS.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def same_draws() -> None:
-    """The draws of a test do not depend on earlier tests."""
-    DRAWS.bit_generator.state = START
 
 
 def test_scores_are_in_the_unit_of_the_target() -> None:

@@ -44,13 +44,6 @@ model.predict_proba(pd.read_csv("new.csv")).to_csv("out.csv", index=False)
 own = {name for name in sys.modules if name.split(".")[0] == "fedweave"}
 assert not own, own
 """
-START = DRAWS.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def same_draws() -> None:
-    """The draws of a test do not depend on earlier tests."""
-    DRAWS.bit_generator.state = START
 
 
 def load_alone(folder: Path) -> ModuleType:

@@ -22,13 +22,6 @@ from tests.fake_results import write_study
 
 DRAWS = np.random.default_rng(0)
 OTHERS = ("ditto", "fedper", "pfedgraph", "heurfedamp", "fedprox", "fedrep")
-START = DRAWS.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def same_draws() -> None:
-    """The draws of a test do not depend on earlier tests."""
-    DRAWS.bit_generator.state = START
 
 
 @pytest.mark.parametrize(("value", "expected"), [("90s", 90), ("1.5 h", 5400), ("2h 30min", 9000), (7, 7), ("12", 12)])

@@ -13,15 +13,8 @@ from fedweave.errors import BadInput
 from fedweave.runs import selection
 from fedweave.tensors import dropout_keys
 
-RNG = np.random.default_rng(0)
+DRAWS = np.random.default_rng(0)
 ROUNDS = np.array([2, 4, 6, 8, 10])
-START = RNG.bit_generator.state
-
-
-@pytest.fixture(autouse=True)
-def same_draws() -> None:
-    """The draws of a test do not depend on earlier tests."""
-    RNG.bit_generator.state = START
 
 
 def client(**arrays: np.ndarray) -> ClientData:
@@ -32,11 +25,11 @@ def client(**arrays: np.ndarray) -> ClientData:
 
 
 def test_a_clients_accuracy_is_over_its_real_rows_also_under_vmap() -> None:
-    y, weight, task = RNG.integers(0, tiny.CLASSES, 20), RNG.uniform(size=tiny.CLASSES), tiny.rows_task()
+    y, weight, task = DRAWS.integers(0, tiny.CLASSES, 20), DRAWS.uniform(size=tiny.CLASSES), tiny.rows_task()
     data, rows, outputs = (
         client(y=y, test_weight=weight),
         np.array([4, 11, 7, 0, 19, -1, -1]),
-        RNG.normal(size=(6, 7, tiny.CLASSES)),
+        DRAWS.normal(size=(6, 7, tiny.CLASSES)),
     )
     hits = 100.0 * (outputs.argmax(-1)[:, :5] == y[rows[:5]])
     for shared, expected in {False: hits.mean(1), True: np.average(hits, axis=1, weights=weight[y[rows[:5]]])}.items():
@@ -49,14 +42,14 @@ def test_a_clients_accuracy_is_over_its_real_rows_also_under_vmap() -> None:
 
 def test_a_sensors_error_is_the_mean_over_rows_and_steps() -> None:
     """Row = sensor · T + start. Three input values, two output values."""
-    series, rows, outputs = RNG.normal(size=(2, 10)), torch.tensor([0, 3, 12, -1]), RNG.normal(size=(4, 2))
+    series, rows, outputs = DRAWS.normal(size=(2, 10)), torch.tensor([0, 3, 12, -1]), DRAWS.normal(size=(4, 2))
     truth = np.stack([series[0, 3:5], series[0, 6:8], series[1, 5:7]])
     score = tiny.series_task().score(torch.from_numpy(outputs), client(x=series), rows)
     assert float(score) == pytest.approx(np.mean((outputs[:3] - truth) ** 2), rel=1e-12)
 
 
 def test_a_run_in_four_numbers() -> None:
-    values = RNG.normal(size=(4, 20))
+    values = DRAWS.normal(size=(4, 20))
     summary = selection.summarise_run(values)
     means = values.mean(1)
     assert summary.mean == pytest.approx(means.mean())
@@ -77,7 +70,7 @@ def test_client_mean_is_not_weighted_by_size() -> None:
 
 @pytest.mark.parametrize(("clients", "worst"), [(3, 1), (10, 1), (19, 1), (20, 2), (100, 10)])
 def test_worst_tenth_of_the_clients(clients: int, worst: int) -> None:
-    values = RNG.permutation(np.arange(float(clients)))
+    values = DRAWS.permutation(np.arange(float(clients)))
     assert selection.summarise(values).worst10 == pytest.approx(np.mean(range(worst)))
     assert selection.summarise(values, higher_is_better=False).worst10 == pytest.approx(
         np.mean(range(clients - worst, clients))
@@ -91,7 +84,7 @@ def test_a_nan_of_a_client_makes_the_mean_nan() -> None:
 @pytest.mark.parametrize("higher", [True, False])
 def test_rules_follow_their_definition(higher: bool) -> None:
     for _ in range(50):
-        val, test = RNG.normal(size=(5, 6)), RNG.normal(size=(5, 6))
+        val, test = DRAWS.normal(size=(5, 6)), DRAWS.normal(size=(5, 6))
         best = np.argmax if higher else np.argmin
         expected = {
             "best_val_round": np.full(6, best(val.mean(1))),
@@ -106,9 +99,9 @@ def test_rules_follow_their_definition(higher: bool) -> None:
 
 @pytest.mark.parametrize("rule", ["best_val_round", "per_client_best_val", "last"])
 def test_selection_reads_validation_only(rule: str) -> None:
-    val = RNG.normal(size=(5, 6))
+    val = DRAWS.normal(size=(5, 6))
     picks = [
-        selection.select(val, ROUNDS, rule, True, test) for test in (None, np.zeros((5, 6)), RNG.normal(size=(5, 6)))
+        selection.select(val, ROUNDS, rule, True, test) for test in (None, np.zeros((5, 6)), DRAWS.normal(size=(5, 6)))
     ]
     assert all((pick == picks[0]).all() for pick in picks)
 
