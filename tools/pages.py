@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from fedweave.errors import BadInput
-from fedweave.files.atomic import write_atomic
+from fedweave.files.atomic import read_table, write_atomic
+from fedweave.results import AS_WRITTEN
 
 
 def rewrite(page: Path, **tables: Callable[..., str]) -> None:
@@ -65,6 +66,15 @@ def with_others(
     old, known = pd.read_csv(path, **options), set(zip(*(replaced[key] for key in keys), strict=True))
     is_other = [row not in known for row in zip(*(old[key] for key in keys), strict=True)]
     return pd.concat([old[is_other], new])
+
+
+def read_stored(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    """A table behind a page, which has `columns`.
+
+    Raises:
+        BadInput: it is missing or damaged.
+    """
+    return read_table(path, columns, "git restore brings it back", **AS_WRITTEN)
 
 
 def store(rows: pd.DataFrame, path: Path, digits: int = 6) -> None:

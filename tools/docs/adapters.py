@@ -19,7 +19,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedweave import results
-from fedweave.files.atomic import read_table
 from fedweave.graphs.quality import group_auc
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
@@ -29,12 +28,11 @@ from fedweave.results.marks import SYMBOLS
 from fedweave.results.server_records import graphs_by_seed
 from tools.docs.boards import FOLDER
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import markdown, refresh, rewrite, store
+from tools.pages import markdown, read_stored, refresh, rewrite, store
 
 STUDY = "adapters"
 BOARD, SCORES, GRAPHS = FOLDER / f"{STUDY}.csv", FOLDER / f"{STUDY}{CLIENTS}", FOLDER / f"{STUDY}.graphs.csv"
 PAGE, PICTURE = Path(f"docs/{STUDY}-study.md"), Path(f"docs/images/{STUDY}.png")
-RESTORE_HINT = "git restore brings it back"
 DATA = {"names": "names-pieces", "digits": "digits-sites"}
 ARMS = {"whole": "whole", "lora": "LoRA", "product": "LoRA, products mixed", "head": "head"}
 PAIRS = (("lora", "whole"), ("head", "whole"), ("product", "lora"))
@@ -71,7 +69,7 @@ def table(kind: str, data: str) -> str:
 
 def read_board() -> pd.DataFrame:
     """The board: a row for each task and method; `data` and `arm` name the task, `mib` is what one seed sends."""
-    rows = read_table(BOARD, ("dataset", "setting", "method", "mean"), RESTORE_HINT, **results.AS_WRITTEN)
+    rows = read_stored(BOARD, ("dataset", "setting", "method", "mean"))
     names = {dataset: name for name, dataset in DATA.items()}
     mib = (rows["bytes_up"] + rows["bytes_down"]) / results.MIB
     method = rows["method"].str.partition(" [")[0]
@@ -139,7 +137,7 @@ def _chance(graphs: Sequence[np.ndarray], group: np.ndarray) -> float:
 
 def read_graphs() -> pd.DataFrame:
     """What `take` has stored; `shows` says whether a graph shows the groups better than 95 % of shuffled ones."""
-    rows = read_table(GRAPHS, ("data", "arm", "method", "layer", "auc"), RESTORE_HINT)
+    rows = read_stored(GRAPHS, ("data", "arm", "method", "layer", "auc"))
     return rows.assign(shows=rows["auc"] > rows["chance"])
 
 

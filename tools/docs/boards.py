@@ -13,7 +13,6 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read_table
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.results.cohorts import NEWCOMERS
@@ -21,7 +20,7 @@ from fedweave.results.formats import format_score
 from fedweave.results.marks import SYMBOLS
 from tools.docs import claims
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import join_cells, rewrite, store, with_others
+from tools.pages import join_cells, read_stored, rewrite, store, with_others
 
 FOLDER = Path("docs/boards")
 PAGES = (Path("docs/zoo.md"), Path("docs/natural.md"), Path("docs/adapters-study.md"))
@@ -42,7 +41,6 @@ COLUMNS = {
 # Where clients come later: their scores at the reported point, and the verdict against Local on their rows.
 LATE = {"late": "newcomers", "late_local": "newcomers vs Local"}
 NEWCOMERS_ENDING, KEYS = ".newcomers.csv", ("dataset", "setting")
-RESTORE_HINT = "git restore brings it back"
 OUTCOMES = ("vs_local", "vs_fedavg_ft", "mark")  # empty where no test was possible
 READING: dict[str, Any] = {"dtype": dict.fromkeys(OUTCOMES, str), **results.AS_WRITTEN}
 
@@ -103,7 +101,7 @@ def _late_cells(study: str, task: str) -> dict[str, dict[str, str]]:
     """Method -> the cells `LATE` of its row; none where all clients are there from the start."""
     if not (source := FOLDER / f"{study}{NEWCOMERS_ENDING}").is_file():
         return {}
-    rows = read_table(source, (*KEYS, "method", "mean"), RESTORE_HINT, **results.AS_WRITTEN).query("dataset == @task")
+    rows = read_stored(source, (*KEYS, "method", "mean")).query("dataset == @task")
     return {
         row["method"]: {
             "late": format_score(row["mean"], row["std"], row["metric"]),
@@ -116,7 +114,7 @@ def _late_cells(study: str, task: str) -> dict[str, dict[str, str]]:
 def _rows(source: Path, task: str) -> pd.DataFrame:
     if not source.is_file():
         raise BadInput(f"{source}: not found; take it with: python -m tools.docs.boards STUDY")
-    rows = read_table(source, ("dataset", "setting", "mean"), RESTORE_HINT, **results.AS_WRITTEN)
+    rows = read_stored(source, ("dataset", "setting", "mean"))
     rows = rows.assign(**{key: rows[key].astype(object).fillna("") for key in OUTCOMES if key in rows})
     tasks = rows["task"] if "task" in rows else rows["dataset"]
     if "/" in task:  # such as names-pieces/lora, where several tasks share a data set

@@ -14,11 +14,10 @@ from typing import Any
 import pandas as pd
 
 from fedweave import results
-from fedweave.files.atomic import read_table
 from fedweave.graphs.quality import FROM_SELF, FROM_UNIFORM, SOURCES, VARIATION, collapse, quality
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
-from tools.pages import markdown, rewrite, store
+from tools.pages import markdown, read_stored, rewrite, store
 
 PAGE = Path("docs/graphs.md")
 QUANTITIES = (SOURCES, FROM_UNIFORM, FROM_SELF, VARIATION)
@@ -60,7 +59,7 @@ def table(study: str) -> str:
     the last graph has collapsed.
     """
     needed = ("task", "method", "when", *QUANTITIES)
-    rows = read_table(stored(study), needed, "git restore brings it back", **results.AS_WRITTEN)
+    rows = read_stored(stored(study), needed)
     cells = rows.set_index(["method", "task", "when"])
     tasks = dict(zip(rows["task"], rows["clients"], strict=True))
     methods = sorted(set(rows["method"]), key=str.casefold)

@@ -18,14 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from fedweave import results
-from fedweave.files.atomic import read_table
 from fedweave.metrics import METRICS
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.plots.style import LIGHT
 from fedweave.results.marks import CONTROLS, control_tests
 from fedweave.results.server_records import graphs
-from tools.pages import refresh, store
+from tools.pages import read_stored, refresh, store
 
 STUDY = "natural"
 TABLE, PICTURE = Path(f"docs/boards/{STUDY}.gains.csv"), Path(f"docs/images/{STUDY}.png")
@@ -51,7 +50,7 @@ def take() -> None:
 def read() -> pd.DataFrame:
     """The stored tests."""
     needed = ("task", "method", "control", *NUMBERS)
-    return read_table(TABLE, needed, "git restore brings it back", **results.AS_WRITTEN)
+    return read_stored(TABLE, needed)
 
 
 def _rows(study: results.Study) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,6 @@ import pandas as pd
 
 from fedweave import results
 from fedweave.errors import BadInput
-from fedweave.files.atomic import read_table
 from fedweave.graphs.quality import AUC, quality
 from fedweave.graphs.setting import is_control
 from fedweave.pipelines import paths
@@ -27,7 +26,7 @@ from fedweave.results.formats import with_minus_sign
 from fedweave.results.marks import SYMBOLS
 from tools.docs import boards, claims
 from tools.docs.stored_numbers import CLIENTS
-from tools.pages import markdown, refresh, rewrite, store
+from tools.pages import markdown, read_stored, refresh, rewrite, store
 
 STUDY = "graphs"
 PAGE = Path("docs/graphs.md")
@@ -62,7 +61,7 @@ def copy_results() -> None:
     for ending, part in {"": board, ".tests": tests, ".rounds": pd.DataFrame(_curves(study))}.items():
         target = boards.FOLDER / f"{STUDY}{ending}.csv"
         if target.is_file():
-            stored = read_table(target, ("task",), boards.RESTORE_HINT)
+            stored = read_stored(target, ("task",))
             part = pd.concat([stored[~stored["task"].isin(set(tasks.values()))], part])
         store(part, target)
     claims.store_clients(study, boards.FOLDER / f"{STUDY}{CLIENTS}", ("dataset", "setting"))
@@ -89,7 +88,7 @@ def table(task: str) -> str:
         BadInput: the study has no such task.
     """
     board, tests, curves = (
-        read_table(boards.FOLDER / f"{STUDY}{ending}.csv", needed, boards.RESTORE_HINT)
+        read_stored(boards.FOLDER / f"{STUDY}{ending}.csv", needed)
         for ending, needed in {"": ("task", "mean"), ".tests": ("task", "verdict"), ".rounds": ("task", "auc")}.items()
     )
     rows = board[(board["task"] == task) & ~board["method"].str.contains("-(?:" + "|".join(CONTROLS) + r")\]$")]

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from fedweave import results
-from fedweave.files.atomic import read_table
 from fedweave.metrics import METRICS
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.results.cohorts import JOINED, NEWCOMERS
 from fedweave.results.formats import format_score
 from fedweave.results.marks import CONTROLS, SYMBOLS, control_column
-from tools.pages import markdown, refresh, rewrite, store
+from tools.pages import markdown, read_stored, refresh, rewrite, store
 
 STUDY = "newcomers"
 PAGE = Path(f"docs/{STUDY}.md")
@@ -45,9 +44,7 @@ def file_of(study: str) -> Path:
 def table(name: str) -> str:
     """The table of a task as Markdown, best method first; the score of the method's own point is bold."""
     study, _, task = name.rpartition(":")
-    rows = read_table(
-        file_of(study or STUDY), ("task", "method", "point", "mean"), "git restore brings it back", **results.AS_WRITTEN
-    )
+    rows = read_stored(file_of(study or STUDY), ("task", "method", "point", "mean"))
     rows = rows[rows["task"] == task]
     reported = rows[rows["reported"]]
     higher = METRICS[reported["metric"].iloc[0]].higher_is_better

@@ -25,7 +25,7 @@ from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
 from tools.docs.stored_numbers import CLIENTS, QUANTITIES, SIZES, WEIGHTS_FILE, printed_rows, size_key
-from tools.pages import markdown, rewrite, store
+from tools.pages import markdown, read_stored, rewrite, store
 
 PAGE = Path("docs/reproduction.md")
 METHODS = Path("docs/methods")
@@ -44,7 +44,6 @@ COLUMNS = (
 )
 VERDICTS = ("mark", *map(marks.control_column, marks.CONTROLS), "gain", "loss", "low", "high")
 MEASURES = ("task", "dataset", "setting", "quantity", "value", "printed")
-RESTORE_HINT = "git restore brings it back"
 HEADER = "| data set, setting | method | ours | printed | difference | seeds |\n|---|---|--:|--:|--:|--:|\n"
 
 
@@ -98,7 +97,7 @@ def merge_board(study: str) -> None:
         raise BadInput(f"{source}: does not exist yet; make it with: fedweave study use {study} && dvc repro")
     rows = read_table(source, COLUMNS, "make it again with: dvc repro evaluate")
     if target.is_file():
-        merged = pd.concat([read_table(target, COLUMNS, RESTORE_HINT), rows])
+        merged = pd.concat([read_stored(target, COLUMNS), rows])
         rows = merged.drop_duplicates(["dataset", "setting", "method"], keep="last")
     # Verdicts compare the rows of one leaderboard, but these rows may come from several.
     rows = rows.drop(columns=[*VERDICTS], errors="ignore").sort_values(["dataset", "setting", "method"], kind="stable")
@@ -234,7 +233,7 @@ def _rows(study: str) -> list[dict]:
             f"{source}: not there, but a page has its block; run the study, then: "
             f"python -m tools.docs.reproduction {study}"
         )
-    rows = read_table(source, COLUMNS, RESTORE_HINT)
+    rows = read_stored(source, COLUMNS)
     rows["spread"] = rows["client_std" if study.split("/")[0] in published.STD_OVER_CLIENTS else "std"]
     rows["order"] = rows["mean"].where(rows["metric"] == "mse", -rows["mean"])
     return rows.sort_values(["dataset", "setting", "order"], kind="stable").to_dict("records")
