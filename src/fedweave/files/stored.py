@@ -11,9 +11,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-SETTLED = (
-    2_000_000_000  # ns: a file that changed later than this before now may change again within one tick of its time
-)
+from fedweave.errors import BadInput
+from fedweave.files.atomic import write_json
+
+SETTLED = 2_000_000_000  # ns: a file that changed later than this before now may change again within one tick
 KEPT = 50  # files in the folder; the oldest ones go
 
 Stamp = list[int]
@@ -52,15 +53,9 @@ def read(name: str) -> dict[str, Any]:
 
 
 def write(name: str, facts: dict[str, Any]) -> None:
-    """Store facts under `name`, in one step; without any effect where the folder cannot be written."""
-    with suppress(OSError, RuntimeError):
+    """Store facts under `name`, whole; without any effect where the folder cannot be written."""
+    with suppress(BadInput, OSError, RuntimeError):
         file = folder() / f"{name}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(f".{os.getpid()}")
-        try:
-            temporary.write_text(json.dumps(facts), encoding="utf-8")
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_json(file, facts, indent=None)
         for old in sorted(file.parent.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)[:-KEPT]:
             old.unlink(missing_ok=True)
