@@ -116,7 +116,7 @@ def parse_options(
     lists = {
         "features": split_repeated(features, "--features"),
         "exclude": split_repeated(exclude, "--exclude"),
-        "shares": parse_shares(shares, "--shares"),
+        "shares": parse_shares(shares),
         "text": _parse_texts(text),
     }
     arguments = {key: value for key, value in {**plain, **lists}.items() if value}

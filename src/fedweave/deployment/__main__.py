@@ -167,7 +167,7 @@ def write_rows(options: argparse.Namespace) -> None:
     from fedweave.prediction import input_description
 
     encoding = user_files.check_encoding(options.file, options.encoding)
-    shares, spec = parse_shares(options.shares, "--shares"), app_spec(options.app)
+    shares, spec = parse_shares(options.shares), app_spec(options.app)
     own_rows.check_client(options.client)
     names = [options.label] if spec.data["targets"] is None else []
     table = input_description.read_file(spec.scaling, options.file, encoding, names, [options.label])

@@ -16,7 +16,7 @@ from fedweave.prediction.input_description import read_description
 from fedweave.report import html, picture
 from fedweave.report.board import CSS_CLASSES, BoardRow, Cell, score_range
 from fedweave.results import EMPTY, format_score
-from fedweave.results.formats import format_change, format_change_interval
+from fedweave.results.formats import format_change, format_change_interval, format_p
 from fedweave.results.marks import SYMBOLS
 
 PAGE = "recommendation.html"
@@ -89,7 +89,7 @@ def context(advice: Advice) -> dict[str, Any]:
         "graph": _graph(advice),
         "graph_method": labels.get(advice.facts["woven"], ""),
         "tests": [
-            {**test, "text": format_change(test["difference"], metric), "p": _format_p(test["p"])}
+            {**test, "text": format_change(test["difference"], metric), "p": format_p(test["p"])}
             for test in advice.facts["graph_tests"]
         ],
         "rows": [_format_share(row, metric) for row in advice.rows.to_dict("records")],
@@ -164,7 +164,7 @@ def _format_method(row: dict[str, Any], metric: str) -> dict[str, Any]:
         **{name: format_score(row[name], np.nan, metric) for name in ("validation", "test")},
         "interval": results.format_interval(row["low"], row["high"], metric),
         "difference": "" if row["verdict"] == "leads" else format_change(row["difference"], metric),
-        "p": _format_p(row["p"]),
+        "p": format_p(row["p"]),
         "models": "one" if row["models"] == 1 else f"{row['models']}",
         **{name: _format_number(row[name]) for name in ("mib", "seconds", "server_mib", "client_mib")},
     }
@@ -237,10 +237,6 @@ def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
         "seconds": _format_number(row["seconds"]),
         "mib": _format_number(row["mib"]),
     }
-
-
-def _format_p(p: float) -> str:
-    return EMPTY if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _format_number(value: float) -> str:

@@ -11,7 +11,7 @@ from fedweave.errors import format_count
 from fedweave.graphs.quality import AUC, EDGES, MASS, PRECISION, SIMILARITY, SOURCES, VARIATION
 from fedweave.plots import SeriesStyle
 from fedweave.results import EMPTY, Run, format_interval, format_mib, format_score, published, statistics
-from fedweave.results.formats import format_change, format_change_interval, with_minus_sign
+from fedweave.results.formats import format_change, format_change_interval, format_p, with_minus_sign
 from fedweave.results.marks import CONTROLS, MEANING, SYMBOLS, assign_marks, control_column, control_tests, outcome
 from fedweave.results.verdicts import describe_needed
 
@@ -171,7 +171,7 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
     if not np.isfinite(value) or (key == "gap" and value == 0):
         return EMPTY
     if key == "p":
-        return "< 0.001" if value < 0.001 else f"{value:.3f}"
+        return format_p(value)
     if key in GRAPHS:
         return with_minus_sign(f"{value:.2f}")
     if key == "mib":

@@ -21,6 +21,11 @@ def format_score(value: float, spread: float, metric: str) -> str:
     return f"{value:z.{digits}f}" + (f" ± {spread:.{digits}f}" if np.isfinite(spread) else "")
 
 
+def format_p(p: float) -> str:
+    """A p value for people: three decimals; a dash for NaN."""
+    return EMPTY if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def format_mib(mib: float) -> str:
     """MiB for people: one decimal, or two digits where that would be 0.0."""
     return f"{mib:,.1f}" if mib >= 0.1 or not mib else f"{mib:.2g}"

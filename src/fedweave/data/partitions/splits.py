@@ -39,8 +39,8 @@ def check_shares(split: object, where: str) -> None:
         raise BadInput(f"{where}: the shares {dict(split)} add up to {sum(split.values()):g}, not to 1")
 
 
-def parse_shares(text: str, option: str) -> dict[str, float]:
-    """Part -> its share, from the text of an option, such as "0.6,0.2,0.2"; empty for an empty text.
+def parse_shares(text: str) -> dict[str, float]:
+    """Part -> its share, from the text of the option --shares, such as "0.6,0.2,0.2"; empty for an empty text.
 
     Raises:
         BadInput: naming the option; the text is not three numbers, or not shares that add up to 1.
@@ -51,8 +51,8 @@ def parse_shares(text: str, option: str) -> dict[str, float]:
         shares = dict(zip(PARTS, map(float, text.split(",")), strict=True))
     except ValueError as error:
         problem = f"{format_value(text)} must be three numbers, of {', '.join(PARTS)}, such as 0.6,0.2,0.2"
-        raise BadInput(option, problem) from error
-    check_shares(shares, option)
+        raise BadInput("--shares", problem) from error
+    check_shares(shares, "--shares")
     return shares
 
 
