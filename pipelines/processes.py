@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn
 from weakref import WeakSet
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, Diverged
 from fedweave.files.atomic import user_errors
 from fedweave.processes.signals import die_with_parent, end_group, signal_group
 
@@ -122,23 +122,22 @@ def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
     sys.exit(128 + signal.SIGTERM)
 
 
-def run_main(main: Callable[..., None], *failures: type[Exception], is_service: bool = False) -> NoReturn:
+def run_main(main: Callable[..., None], is_service: bool = False) -> NoReturn:
     """Run a stage's `main` with the arguments of the command line, then exit.
 
-    Bad input ends with one line and exit code 2, an exception of `failures` with one line and exit code 3. A stage
-    ends with the process that started it: an orphan would continue and overwrite the outputs of the next attempt. A
-    service does not: `nohup` lets it outlive its shell.
+    Bad input ends with one line and exit code 2, a diverged training with one line and exit code 3. A stage ends with
+    the process that started it: an orphan would continue and overwrite the outputs of the next attempt. A service does
+    not: `nohup` lets it outlive its shell.
     """
     if not is_service:
         die_with_parent()
     signal.signal(signal.SIGTERM, _exit_on_signal)
-    expected: tuple[type[Exception], ...] = (BadInput, *failures)
     # For a machine or a container whose cache folder of the user cannot be written.
     os.environ.setdefault("FEDWEAVE_KERNEL", str((STATE / "kernel").absolute()))
     try:
         with user_errors(), restore_interrupts():
             main(*sys.argv[1:])
-    except expected as error:
+    except (BadInput, Diverged) as error:
         print(f"error: {error}", file=sys.stderr)
         exit_process(2 if isinstance(error, BadInput) else 3)
     except KeyboardInterrupt:

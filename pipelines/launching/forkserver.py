@@ -95,7 +95,7 @@ def run_stage(name: str, arguments: list[str]) -> NoReturn:
         module = importlib.import_module(f"fedweave.pipelines.stages.{name}")
         sys.argv = [str(module.__file__), *arguments]
         main: Callable[..., None] = module.main
-        run_main(main, *getattr(module, "FAILURES", ()))
+        run_main(main)
     except SystemExit as end:
         exit_process(end.code)
     except BaseException:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from fedweave import plots, results
-from fedweave.errors import Diverged, choose
+from fedweave.errors import choose
 from fedweave.files.atomic import write_table
 from fedweave.metrics import Margin, margin_of, parse_margins
 from fedweave.report import optional_files
@@ -25,7 +25,6 @@ from . import params_entries
 from .train import train
 from .train import tuned_values as tuned
 
-FAILURES = (Diverged,)  # exceptions that end the stage with one line
 DECLARED = "as declared"
 VALUES = ["seed", "client", "value"]
 COMPARED = ("difference", "low", "high", "p_adjusted", "margin", "seeds_needed", "over", "verdict")
@@ -161,4 +160,4 @@ def table(
 
 
 if __name__ == "__main__":
-    run_main(main, *FAILURES)
+    run_main(main)

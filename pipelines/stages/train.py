@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from fedweave.data import Dataset, Partition
 from fedweave.engine.records import Report
-from fedweave.errors import BadInput, ContestantFailed, Diverged, choose, relocate
+from fedweave.errors import BadInput, ContestantFailed, choose, relocate
 from fedweave.files.atomic import check_writable, write_atomic
 from fedweave.methods import METHODS
 from fedweave.runs import archive, repetition
@@ -25,7 +25,6 @@ from .. import machine, paths
 from ..processes import run_main
 from . import params_entries
 
-FAILURES = (Diverged,)  # exceptions that end the stage with one line
 LINES_PER_REPETITION = 3  # of progress
 
 
@@ -137,4 +136,4 @@ def progress_printer(key: str, rounds: int) -> Callable[[int, Report], None]:
 
 
 if __name__ == "__main__":
-    run_main(main, *FAILURES)
+    run_main(main)
