@@ -19,6 +19,7 @@ from fedweave.processes.signals import die_with_parent, end_group, signal_group
 
 from .paths import STATE
 
+PERMANENT_CODES = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
 GRACE = 10.0  # seconds between asking a process group to end and killing it
 
 _OWNERS: "WeakSet[ChildProcesses]" = WeakSet()

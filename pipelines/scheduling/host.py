@@ -14,7 +14,7 @@ from prefect.states import Failed
 
 from fedweave.errors import BadInput
 
-from ..processes import ChildProcesses
+from ..processes import PERMANENT_CODES, ChildProcesses
 from .gpus import acquire_gpu
 
 P = ParamSpec("P")
@@ -45,7 +45,7 @@ EXPECTED = (BadInput, StageError, PermanentFailure, FailedStages)  # errors whos
 
 def is_permanent(error: object) -> bool:
     """Whether a stage that ended with `error` would end with it again, or shall not run again."""
-    has_refused = isinstance(error, StageError) and error.code in (2, 3)
+    has_refused = isinstance(error, StageError) and error.code in PERMANENT_CODES
     return has_refused or isinstance(error, BadInput | PermanentFailure | InterruptedError)
 
 

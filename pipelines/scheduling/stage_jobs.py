@@ -20,10 +20,9 @@ from submitit.helpers import Checkpointable, DelayedSubmission
 from fedweave.errors import BadInput
 from fedweave.files.atomic import read_json, write_json
 
-from ..processes import ChildProcesses, search_path, wait_measured
+from ..processes import PERMANENT_CODES, ChildProcesses, search_path, wait_measured
 from .remote_stages import code_digest, remove
 
-PERMANENT_CODES = (2, 3)  # exit codes of bad input and of diverged training: the same again would end the same way
 # Exit codes after the signals that a cluster sends to every process of a job before it kills them. The cluster may or
 # may not queue the job again.
 SIGNAL_CODES = {code for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT) for code in (-number, 128 + number)}

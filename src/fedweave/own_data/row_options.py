@@ -11,7 +11,7 @@ from fedweave.own_data import arrays
 from fedweave.own_data.argument_checks import as_names, as_python, check_flag, check_seed, check_text
 from fedweave.own_data.column_encoding import HASHED
 from fedweave.own_data.options import ROW_OPTIONS, DataFields
-from fedweave.own_data.splits import MOST_SHOWN, RULES, are_shares
+from fedweave.own_data.splits import RULES, are_shares, show_first
 
 NEEDED = {"chronological": "time", "grouped": "recording"}  # rule of a split -> what it needs of each row
 
@@ -137,10 +137,9 @@ def find_large_clients(client: Any, count: int, options: DataOptions) -> tuple[n
         for key, value in by_row.items()
         if value is not None and not isinstance(value, str | Mapping)
     }
-    examples = ", ".join(map(repr, small[:MOST_SHOWN])) + (", ..." if len(small) > MOST_SHOWN else "")
     rows, verb = format_count(int((~kept).sum()), "row"), "is" if len(small) == 1 else "are"
     note = (
         f"{len(small)} of {format_count(len(names), 'client')} with fewer than {options.min_rows} rows {verb} left out "
-        f"({rows}): {examples}"
+        f"({rows}): {show_first(small)}"
     )
     return kept, replace(options, min_rows=0, **selected), note

@@ -151,12 +151,16 @@ def _refuse_small_clients(rows_by_client: Sequence[np.ndarray], names: Sequence[
     """Refuse clients with fewer rows than there are parts, and name all of them at once."""
     small = [name for name, rows in zip(names, rows_by_client, strict=True) if len(rows) < len(PARTS)]
     if small:
-        shown = ", ".join(map(repr, small[:MOST_SHOWN])) + (", ..." if len(small) > MOST_SHOWN else "")
         raise BadInput(
             f"client: fewer than 3 rows, too few for train, val and test, in {len(small)} of "
             f"{format_count(len(names), 'client')} "
-            f"({shown}); leave these rows out, such as by min_rows=3 (--min-rows)"
+            f"({show_first(small)}); leave these rows out, such as by min_rows=3 (--min-rows)"
         )
+
+
+def show_first(names: Sequence[str]) -> str:
+    """The first names, for a message."""
+    return ", ".join(map(repr, names[:MOST_SHOWN])) + (", ..." if len(names) > MOST_SHOWN else "")
 
 
 def _chronological_parts(

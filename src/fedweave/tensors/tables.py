@@ -102,10 +102,6 @@ class Table(Tensor):
         new = (values != self.default).reshape(len(values), -1).any(1).nonzero()[:, 0]
         return longer.with_rows(new.cpu() + len(self), values[new]) if len(new) else longer
 
-    def reshape_rows(self, shape: Sequence[int]) -> "Table":
-        """The same rows in another shape."""
-        return Table(self.version, self.default.reshape(shape))
-
     def to_tensor(self) -> Tensor:
         """All rows in memory."""
         return self.rows_at(torch.arange(len(self.version.slots)))
@@ -220,7 +216,7 @@ def _index_copy(table: Tensor, dim: int, index: Tensor, source: Tensor) -> Any:
 def _flatten(table: Tensor, start_dim: int = 0, end_dim: int = -1) -> Any:
     if not isinstance(table, Table) or start_dim != 1 or end_dim not in (-1, table.default.ndim):
         return NotImplemented
-    return table.reshape_rows((-1,))
+    return Table(table.version, table.default.reshape(-1))
 
 
 def _tensordot(a: Tensor, b: Tensor, dims: Any = 2, out: Any = None) -> Any:
