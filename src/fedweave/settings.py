@@ -211,6 +211,11 @@ class Setting:
     meaning: str = ""
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its numbers are whole ones."""
+        return float not in _types(self.type)
+
+    @property
     def range(self) -> str:
         """The allowed values in words; empty where the type alone defines them."""
         if get_origin(self.type) is Literal:

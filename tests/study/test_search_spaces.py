@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from optuna.distributions import FloatDistribution, IntDistribution
 
 from fedweave.errors import BadInput
 from fedweave.search import search
@@ -32,6 +33,16 @@ BAD: list[tuple[str, Any, list[str]]] = [
         "tune/spaces",
         {"ditto": {"personal_epochs": {"low": 0.5, "high": 2}}},
         ["spaces.ditto.personal_epochs", "0.5", "whole"],
+    ),
+    (
+        "tune/spaces",
+        {"ditto": {"personal_epochs": {"low": 1, "high": 5, "step": 0.5}}},
+        ["spaces.ditto.personal_epochs.step", "0.5", "whole"],
+    ),
+    (
+        "tune",
+        {"trials": 2, "spaces": {"ditto": {"lam": {"low": 2, "high": 8, "step": 2}}}},
+        ["spaces.ditto.lam", "steps of 2 from 2", "1.0", "runs.digits-ditto", "choices"],
     ),
     ("tune/spaces", {"ditto": {"lam": {"choices": []}}}, ["spaces.ditto.lam.choices", "[]", "at least one"]),
     ("tune/spaces", {"ditto": {"lam": {"choices": [[1]]}}}, ["spaces.ditto.lam.choices", "[[1]]"]),
@@ -87,3 +98,25 @@ def test_a_range_with_a_fractional_step_has_fractions() -> None:
     study = spec.parse({**content, "methods": {"ditto": {"lam": 1}}})
     space = search.distributions(study, "digits-ditto")["lam"]
     assert (space.low, space.high, space.step) == (1.0, 2.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"), [("train.weight_decay", (0, 1)), ("train.momentum", (0, 0.9)), ("lam", (1, 10))]
+)
+def test_a_range_of_a_number_has_fractions(name: str, ends: tuple[float, float]) -> None:
+    """Where the ends and the declared value are written without a point, too."""
+    low, high = ends
+    content = altered("tune", {"trials": 1, "spaces": {"ditto": {name: {"low": low, "high": high}}}})
+    study = validate.check(spec.parse({**content, "methods": {"ditto": {"lam": 5}}}))
+    space = search.distributions(study, "digits-ditto")[name]
+    assert isinstance(space, FloatDistribution)
+    assert (space.low, space.high, space.step) == (low, high, None)
+
+
+def test_a_range_of_a_whole_number_has_no_fractions() -> None:
+    """It is widened by whole steps, to the declared value."""
+    entry = {"low": 4, "high": 8, "step": 2}
+    content = altered("tune", {"trials": 1, "spaces": {"ditto": {"personal_epochs": entry}}})
+    study = validate.check(spec.parse({**content, "methods": {"ditto": {"personal_epochs": 2}}}))
+    space = search.distributions(study, "digits-ditto")["personal_epochs"]
+    assert space == IntDistribution(2, 8, step=2)

@@ -296,14 +296,21 @@ def initial_points(study: StudySpec, key: str) -> list[dict[str, Any]]:
 
 def distributions(study: StudySpec, key: str) -> dict[str, BaseDistribution]:
     """The search space of a run: the declared ranges, widened to hold the values that the run has without tuning."""
-    values = search_spaces.declared_values(study, key)
-    return {name: _distribution(entry, values[name]) for name, entry in search_spaces.entries(study, key).items()}
+    values, method = search_spaces.declared_values(study, key), study.runs[key].method
+    return {
+        name: _choices(entry, values[name])
+        if "choices" in entry
+        else _range(entry, values[name], search_spaces.takes_whole_numbers(method, name))
+        for name, entry in search_spaces.entries(study, key).items()
+    }
 
 
-def _distribution(entry: Mapping[str, Any], value: Any) -> BaseDistribution:
-    """A range {low, high, log, step} or {choices}, widened to hold `value`."""
-    if "choices" in entry:
-        return CategoricalDistribution(list(dict.fromkeys([*entry["choices"], value])))
+def _choices(entry: Mapping[str, Any], value: Any) -> BaseDistribution:
+    """The choices, and `value`."""
+    return CategoricalDistribution(list(dict.fromkeys([*entry["choices"], value])))
+
+
+def _range(entry: Mapping[str, Any], value: Any, is_whole: bool) -> BaseDistribution:
+    """A range {low, high, log, step}, widened to hold `value`."""
     ends = {"low": min(entry["low"], value), "high": max(entry["high"], value)}
-    is_integer = all(isinstance(number, int) for number in (*ends.values(), entry.get("step", 1)))
-    return (IntDistribution if is_integer else FloatDistribution)(**{**entry, **ends})
+    return (IntDistribution if is_whole else FloatDistribution)(**{**entry, **ends})

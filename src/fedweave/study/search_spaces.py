@@ -155,6 +155,13 @@ def check_space(method: str, space: object, where: str, sampler: str = "tpe") ->
         setting = parameters[choose(name, parameters, where)]
         for value in _values(entry, f"{where}.{name}", sampler):
             setting.check(value, f"{where}.{name}")
+        if setting.is_whole and isinstance(step := entry.get("step"), float):
+            raise BadInput(f"{where}.{name}.step", f"{step!r} is not a whole number, as the values are; change it")
+
+
+def takes_whole_numbers(method: str, name: str) -> bool:
+    """Whether the numbers of a parameter are whole ones, however the ends of its range are written."""
+    return _parameters(method)[name].is_whole
 
 
 def _parameters(method: str) -> dict[str, Setting]:
@@ -190,8 +197,18 @@ def _check_ranges(study: StudySpec, key: str, where: str) -> None:
     values = declared_values(study, key)
     for name, entry in entries(study, key).items():
         value = values[name]
+        where_space = f"{where}: tune.spaces.{study.runs[key].method}.{name}"
         if "choices" not in entry and (not isinstance(value, int | float) or (entry.get("log") and value <= 0)):
-            where_space = f"{where}: tune.spaces.{study.runs[key].method}.{name}"
             raise BadInput(
                 where_space, f"{entry!r} cannot hold {value!r}, which runs.{key} has without tuning; change one of them"
             )
+        if (step := entry.get("step")) and not _is_multiple(value - entry["low"], step):
+            raise BadInput(
+                where_space,
+                f"steps of {step:g} from {entry['low']:g} do not reach {value!r}, which runs.{key} has without tuning; "
+                "change one of them, or give choices",
+            )
+
+
+def _is_multiple(distance: float, step: float) -> bool:
+    return abs(distance / step - round(distance / step)) < 1e-6
