@@ -4,7 +4,6 @@ DVC records what is up to date. A task runs `dvc repro -s STAGE`, so that a flow
 lock file, and each can continue where the other stopped. A worker on another host gets a stage as a work order.
 """
 
-import re
 import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,7 @@ from fedweave.study.spec import PARAMS
 from .. import addresses
 from ..mlflow_records import synchronise
 from ..paths import RESULTS, current_study
-from . import dvc_graph, host, planning, pool_names, ray_cluster, remote_stages, server_watch, slurm_flow
+from . import dvc_graph, error_lines, host, planning, pool_names, ray_cluster, remote_stages, server_watch, slurm_flow
 from .artifacts import FlowProgress, RoundProgress, publish
 from .dvc_graph import StaleStage
 from .gpus import visible_devices
@@ -37,7 +36,6 @@ from .pool_names import Place
 # Words of DVC about a stage that did not run -> name of its state in the UI
 NOT_RUN = {"didn't change, skipping": "Unchanged", "is cached - skipping run": "Restored"}
 HINTS = ("To track the changes", "To enable auto staging", "Use `dvc push`", "git add", "dvc config core.auto")
-PERMANENT_EXIT = re.compile(r"exited with [23]\b")  # bad input or diverged training: a retry would end the same way
 MAX_REMOTE = 64  # stages on other hosts that a flow waits for at once
 CANCEL_TIMEOUT = 120.0  # seconds for stages of an earlier flow to end
 RETRY_DELAY = 5  # seconds before a failed stage is tried again
@@ -64,9 +62,8 @@ def run_command(command: Sequence[str], env: Mapping[str, str], rounds: RoundPro
     if code and children.has_ended:
         raise PermanentFailure("ended with its flow")
     if code:
-        error = StageError(code, next((line for line in last_lines if "error" in line.lower()), ""))
-        is_permanent = host.is_permanent(error) or any(map(PERMANENT_EXIT.search, last_lines))
-        raise PermanentFailure(str(error)) if is_permanent else error
+        error = StageError(*error_lines.find_reason(last_lines, code))
+        raise PermanentFailure(str(error)) if host.is_permanent(error) else error
     return list(last_lines)
 
 
@@ -140,27 +137,28 @@ def _stage_task(stage: StaleStage, retries: int, where: Place, share: float) -> 
 
 def _submit(
     runner: Any, stages: Sequence[StaleStage], retries: int, where: Place, share: float
-) -> list[PrefectFuture[Any]]:
-    """One task per stage, in order, each waiting for the stages it needs."""
+) -> dict[str, PrefectFuture[Any]]:
+    """Stage -> its task, in order, each waiting for the stages it needs."""
     futures: dict[str, PrefectFuture[Any]] = {}
     for stage in stages:
         job, parameters = _stage_task(stage, retries, where, share)
         job = job.with_options(name=stage.name, tags=["gpu"] * stage.gpu, retries=retries)
         needed = [futures[name] for name in stage.needs]
         futures[stage.name] = runner.submit(job, parameters={"stage": stage.name, **parameters}, wait_for=needed)
-    return list(futures.values())
+    return futures
 
 
-def _follow(futures: Sequence[PrefectFuture[Any]]) -> tuple[list[str], int]:
-    """Move the progress bar until all are done; return why the failed ones failed, and how many did not run."""
+def _follow(futures: Mapping[str, PrefectFuture[Any]]) -> tuple[list[str], int]:
+    """Move the progress bar until all are done; return which failed and why, and how many did not run."""
     progress = FlowProgress("stages", "stages that are up to date")
     progress.update(0.0 if futures else 1.0)
     failed, not_run = [], 0
-    for count, future in enumerate(as_completed(list(futures)), 1):
+    names = {future: name for name, future in futures.items()}
+    for count, future in enumerate(as_completed(list(names)), 1):
         future.wait()  # until the state is known here; the server gets it a moment later
         if future.state.is_failed() or future.state.is_crashed():
             error = future.state.result(raise_on_failure=False)  # its text is without the words that Prefect adds
-            failed.append(str(error) or str(future.state.message))
+            failed.append(f"{names[future]}: {str(error) or future.state.message}")
         elif not future.state.is_completed():
             not_run += 1
         progress.update(count / len(futures))

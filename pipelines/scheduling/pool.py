@@ -68,7 +68,7 @@ def run_remotely(stage: str, retries: int, wait: Callable[[float], None]) -> Non
                 run = client.read_flow_run(run.id)
         if not run.state.is_completed():
             raise (WorkerLostError if run.state.is_crashed() else RuntimeError)(
-                f"{run.name}: {run.state.name}: {run.state.message}"
+                f"{run.state.name}: {run.state.message}"
             )
         remote_stages.accept(work_order, _read_outputs(run))
 

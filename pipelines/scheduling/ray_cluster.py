@@ -6,6 +6,7 @@ outputs: DVC's locks hold on one host only, so that only the writer's host takes
 
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from fedweave.errors import BadInput
 from fedweave.processes.parallel import cores
 
 from ..project import PROJECT_VARIABLE
-from . import host, remote_stages
+from . import error_lines, host, remote_stages
 
 CONNECT_TIMEOUT = 10  # seconds for an answer at RAY_ADDRESS
 POLL = 0.5  # seconds between two queries about a stage
@@ -125,11 +126,11 @@ def perform(work_order: remote_stages.WorkOrder, folder: str) -> Iterator[str | 
     with remote_stages.prepare(work_order) as command:
         with children.start(command) as process:
             assert process.stdout is not None
-            last_line = ""
+            last_lines = deque[str](maxlen=20)
             for line in map(str.strip, process.stdout):
-                last_line = line if "error" in line.lower() or not last_line else last_line
+                last_lines.append(line)
                 yield line
             code = process.wait()
         if code:
-            raise host.StageError(code, last_line)
+            raise host.StageError(*error_lines.find_reason(last_lines, code))
     yield remote_stages.deliver(work_order)

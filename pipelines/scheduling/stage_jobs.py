@@ -6,7 +6,6 @@ outcome. On the login node the outcome is checked and committed to DVC. submitit
 
 import hashlib
 import os
-import re
 import signal
 import socket
 import time
@@ -21,13 +20,13 @@ from fedweave.errors import BadInput
 from fedweave.files.atomic import read_json, write_json
 
 from ..processes import PERMANENT_CODES, ChildProcesses, search_path, wait_measured
+from . import error_lines
 from .remote_stages import code_digest, remove
 
 # Exit codes after the signals that a cluster sends to every process of a job before it kills them. The cluster may or
 # may not queue the job again.
 SIGNAL_CODES = {code for number in (signal.SIGTERM, signal.SIGUSR2, signal.SIGINT) for code in (-number, 128 + number)}
 KILL_TIMEOUT = 90.0  # seconds that a cluster has to kill a job after its signal has ended the stage
-ERROR = re.compile(r"error", re.IGNORECASE)
 
 
 class StageFailure(RuntimeError):
@@ -163,8 +162,8 @@ class StageJob(Checkpointable):
                     last_lines.append(line.strip())
                 code, mib = wait_measured(process)
             if code not in SIGNAL_CODES:
-                error = next((line for line in last_lines if ERROR.search(line)), f"exit code {code}")
-                return code, error if code else "", mib
+                reason = error_lines.find_reason(last_lines, code)[1] or f"exit code {code}"
+                return code, reason if code else "", mib
             time.sleep(KILL_TIMEOUT)
 
 

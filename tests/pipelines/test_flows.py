@@ -152,7 +152,7 @@ def test_flow_names_the_failed_stage_and_runs_no_stage_that_depends_on_it(projec
     Path("fail").touch()
     state = flow(parallel=2, retries=0, return_state=True)
     assert state.is_failed()
-    assert state.message == "1 of 4 stages failed, 1 did not run: exit code 255: error: asked to fail"
+    assert state.message == "1 of 4 stages failed, 1 did not run: make@b: exit code 1: error: asked to fail"
     assert Path("made-a.txt").exists()
     assert not Path("joined.txt").exists()
     Path("fail").unlink()
@@ -181,7 +181,7 @@ def test_the_log_of_a_failed_flow_has_its_line_and_no_traceback(project: Path, r
     Path("fail").touch()
     done = run_flow(project, reporting, "--targets", "make@b", "--retries", "0")
     assert done.returncode == 1
-    assert "error: 1 of 1 stages failed, 0 did not run: exit code 255: error: asked to fail" in done.stderr
+    assert "error: 1 of 1 stages failed, 0 did not run: make@b: exit code 1: error: asked to fail" in done.stderr
     assert "Finished in state Failed" in done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
