@@ -68,8 +68,13 @@ class RoundProgress:
             self._bar.update(min(1.0, sum(self._done.values()) / self._seeds))
 
 
-def publish(study: str) -> None:
-    """Create artifacts of results/<study>, if it has results: the leaderboard, figures, and links to MLflow."""
+def publish(study: str, failure: str = "") -> None:
+    """Create artifacts of results/<study>, if it has results: the leaderboard, figures, and links to MLflow.
+
+    Args:
+        study: its name.
+        failure: how many stages failed; the results may be those of an earlier run.
+    """
     folder = paths.RESULTS / study
     pages = {f"the runs on {task}": page for task, page in stamp.links(study).items()} or {f"the runs of {study}": ""}
     links = [f"- [{text} in MLflow]({addresses.mlflow_address()}/{page})" for text, page in pages.items()]
@@ -80,17 +85,20 @@ def publish(study: str) -> None:
     from fedweave.results import verdicts
     from fedweave.results.marks import NOTHING_SHOWN
 
+    from ..stages.leaderboard import notes
+
     loaded = results.load_study(folder)
     tables = results.compute_tables(loaded)
     about = ABOUT.format(margins=verdicts.describe_margins(loaded), open=NOTHING_SHOWN)
-    description = f"{study}: {'; '.join([about, *_designs(loaded, tables)])}"
+    earlier = [f"{failure}: what they had to change here is missing or of an earlier run"] if failure else []
+    warnings = [*earlier, *notes(loaded)]
+    description = f"{study}: {'; '.join([*warnings, about, *_designs(loaded, tables)])}"
     create_table_artifact([*_rows(tables)], key="leaderboard", description=description)
     pictures = [
         f"**{description}**\n\n![{description}]({content})" for content, description in _figures(loaded, tables)
     ]
-    create_markdown_artifact(
-        "\n\n".join(pictures), key="figures", description=f"figures of {study}; the report has more"
-    )
+    of_figures = "; ".join([f"figures of {study}", *warnings, "the report has more"])
+    create_markdown_artifact("\n\n".join(pictures), key="figures", description=of_figures)
 
 
 def _rows(tables: "Tables") -> Iterator[dict[str, str]]:

@@ -227,9 +227,10 @@ def reproduce(
         failed, not_run = _run_stages(stages, retries, where, share, _task_runner(where, parallel, devices))
     finished = current_study()
     synchronise.run_in_subprocess(RESULTS / finished, finished)
-    publish(finished)
-    if failed or not_run:
-        raise FailedStages(f"{len(failed)} of {len(stages)} stages failed, {not_run} did not run: {' | '.join(failed)}")
+    failure = f"{len(failed)} of {len(stages)} stages failed, {not_run} did not run" if failed or not_run else ""
+    publish(finished, failure)
+    if failure:
+        raise FailedStages(f"{failure}: {' | '.join(failed)}")
     summary, board = plan.summary(on_cluster + len(stages)), RESULTS / finished / "leaderboard.txt"
     get_run_logger().info("%s", f"{summary}; leaderboard: {board}" if board.is_file() else summary)
     return summary

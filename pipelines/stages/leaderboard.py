@@ -103,12 +103,25 @@ def main(study: str = "") -> None:
 def show_stored(name: str, study: results.Study, tables: results.Tables, console: Console | None = None) -> None:
     """Print what `main` prints of the study `name`, which is loaded; default: to the terminal."""
     console = console or terminal.console()
-    if changed := stale_runs(study):
-        console.print(_outdated_message(changed), soft_wrap=True)
+    for note in notes(study):
+        console.print(note, soft_wrap=True)
     _print(console, study, tables)
     console.print(f"study {name}: {study.folder / 'report.html'} shows everything", soft_wrap=True)
     ui = addresses.start_command("ui")
     console.print(f"runs and curves: {ui}; plots: dvc plots show; changes: dvc metrics diff", style="dim")
+
+
+def notes(study: results.Study) -> list[str]:
+    """Messages about runs of params.yaml that are outdated, and about those without results."""
+    changed, missing = stale_runs(study), missing_runs(study)
+    lines = [_outdated_message(changed)] if changed else []
+    return [*lines, f"without results, and left out: {_name(missing)}; run them with: dvc repro"] if missing else lines
+
+
+def _name(runs: Sequence[str]) -> str:
+    """The names of the first runs, and the number of the others."""
+    more = len(runs) - MAX_NAMED_RUNS
+    return ", ".join(runs[:MAX_NAMED_RUNS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _outdated_message(runs: Sequence[str]) -> str:
@@ -116,11 +129,9 @@ def _outdated_message(runs: Sequence[str]) -> str:
 
     Where dvc.lock agrees with params.yaml, `dvc repro` alone trains none of them.
     """
-    is_cut = len(runs) > MAX_NAMED_RUNS
-    names = ", ".join(runs[:MAX_NAMED_RUNS]) + (f" and {len(runs) - MAX_NAMED_RUNS} more" if is_cut else "")
-    targets = "train" if is_cut else " ".join(f"train@{run}" for run in runs)
+    targets = "train" if len(runs) > MAX_NAMED_RUNS else " ".join(f"train@{run}" for run in runs)
     return (
-        f"trained with other settings than params.yaml has now: {names}; bring up to date with: dvc repro; "
+        f"trained with other settings than params.yaml has now: {_name(runs)}; bring up to date with: dvc repro; "
         f"where that trains nothing: dvc repro -f -s {targets} && dvc repro"
     )
 
@@ -235,6 +246,16 @@ def stale_runs(study: results.Study) -> list[str]:
         if run.info.get("spec_hash") != declared.run(run.name, tuned_values(declared, run.name)).fingerprint()
         or {*run.seeds} != {*declared.seeds}
     ]
+
+
+def missing_runs(study: results.Study) -> list[str]:
+    """The runs of params.yaml without results, such as those whose training failed."""
+    try:
+        declared = validate.load()
+    except BadInput:
+        return []
+    finished = {run.name for run in study.all_runs}
+    return [name for name in declared.runs if declared.name == study.name and name not in finished]
 
 
 def extra_grids(tables: results.Tables) -> Iterator[method_views.TextTable]:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fedweave import report, results
 from fedweave.pipelines import paths
@@ -57,6 +58,12 @@ def test_the_report_names_outdated_runs_and_runs_that_were_not_searched(
     assert f"trained with other settings than params.yaml has now: {RUN}; bring up to date with: dvc repro; " in text
     assert f"where that trains nothing: dvc repro -f -s train@{RUN} && dvc repro\n" in text
     assert f"Trained with other settings than params.yaml has now: {RUN}." in page
+    assert "without results" not in text
+    content = yaml.safe_load(Path("params.yaml").read_text())
+    Path("params.yaml").write_text(
+        studies.dump({**content, "runs": {**content["runs"], "toy-late": {"task": "toy", "method": "local"}}})
+    )
+    assert "without results, and left out: toy-late; run them with: dvc repro\n" in page_of()[1]
     write_params(seeds=[0, 1])
     assert leaderboard.stale_runs(results.load_study(folder)) == [RUN, OTHER]
     write_params()
