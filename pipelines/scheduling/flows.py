@@ -60,7 +60,7 @@ def run_command(command: Sequence[str], env: Mapping[str, str], rounds: RoundPro
                     rounds.update(line)
         code = process.wait()
     if code and children.has_ended:
-        raise PermanentFailure("ended with its flow")
+        raise InterruptedError("ended with its flow")
     if code:
         error = StageError(*error_lines.find_reason(last_lines, code))
         raise PermanentFailure(str(error)) if host.is_permanent(error) else error

@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from prefect import Flow, State, Task
-from prefect.states import Failed
+from prefect.states import Cancelled, Failed
 
 from fedweave.errors import BadInput
 
@@ -33,7 +33,7 @@ class StageError(RuntimeError):
 
 
 class PermanentFailure(RuntimeError):
-    """A failure that no retry can repair: the stage would fail again, or its flow has ended."""
+    """A failure that no retry can repair: the stage would fail again."""
 
 
 class FailedStages(RuntimeError):
@@ -52,7 +52,8 @@ def is_permanent(error: object) -> bool:
 def fail_in_one_line(function: Callable[P, R]) -> Callable[P, R | State[Any]]:
     """`function` of a flow or task, whose expected errors become failed states: Prefect logs a traceback of errors.
 
-    The state has the error as its data. A plain call of such a task returns the state: see `call`.
+    The state has the error as its data. A plain call of such a task returns the state: see `call`. What ends because
+    its flow does has not failed, but is cancelled.
     """
 
     @wraps(function)
@@ -61,6 +62,8 @@ def fail_in_one_line(function: Callable[P, R]) -> Callable[P, R | State[Any]]:
             return function(*args, **kwargs)
         except EXPECTED as error:
             return Failed(message=str(error), data=error)
+        except InterruptedError as error:
+            return Cancelled(message=str(error))
 
     return run
 

@@ -170,6 +170,31 @@ def test_refused_input_is_not_tried_again(project: Path, monkeypatch: pytest.Mon
     assert [name for name, _ in toy_project.seen()] == ["made-b.txt"]
 
 
+@pytest.mark.usefixtures("reporting")
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_stage_that_ends_with_its_flow_is_cancelled(project: Path, is_running: bool) -> None:
+    """It has not failed, whether it ran or was about to begin."""
+    from fedweave.pipelines.scheduling.flows import run_stage
+
+    Path("hold").touch()
+
+    @flow
+    def parent() -> object:
+        children = host.set_resources(()).children
+
+        def end() -> None:
+            if until(lambda: any(Path("pids").iterdir()) or not is_running):
+                children.end()
+
+        thread = threading.Thread(target=end)
+        thread.start()
+        if not is_running:
+            thread.join()
+        return run_stage("make@a", return_state=True)
+
+    assert parent(return_state=True).is_cancelled()
+
+
 def run_flow(folder: Path, server: str, *options: str) -> "subprocess.CompletedProcess[str]":
     """The flow as the command of a terminal; its log is on stderr."""
     environment = {**os.environ, "PREFECT_API_URL": server, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
