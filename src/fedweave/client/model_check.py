@@ -1,6 +1,8 @@
 """Checks of a client model on two small batches: a model that would train or score wrongly is refused in advance."""
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -14,6 +16,8 @@ from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
 
 ROWS = 4  # rows of a batch
+CODED_ROWS = 4096  # rows whose codes are looked at together
+TABLES = (nn.Embedding, nn.EmbeddingBag)
 SOFTMAX = (nn.Softmax, nn.Softmax2d, nn.Sigmoid)
 LARGE = 1e3  # times the inputs: a sigmoid alone keeps outputs below 1
 TOLERANCE = 1e-3  # relative error of float32 sums in another order
@@ -79,11 +83,70 @@ def find_softmax(task: Task, x: Tensor, name: str) -> str:
     )
 
 
+def check_codes(task: Task, x: Tensor, name: str) -> None:
+    """Refuse rows with codes that a table of a client model does not have.
+
+    Where several clients are computed at once, such a code would be looked up in the table of another client.
+
+    Args:
+        x: rows [M, ...] that the model takes.
+
+    Raises:
+        BadInput: naming the layer, the number of its vectors and the code.
+    """
+    tables = {path: layer for path, layer in task.template.named_modules() if isinstance(layer, TABLES)}
+    if not tables:
+        return
+    calls = _CountedCalls(f"model: {name}")
+    handles = [
+        layer.register_forward_pre_hook(partial(calls.check, path), with_kwargs=True) for path, layer in tables.items()
+    ]
+    model = task.init(0)
+    try:
+        with torch.no_grad():
+            for rows in (x[:ROWS], *x.split(CODED_ROWS)):
+                calls.begin()
+                with suppress(_AllSeen):
+                    task.call({key: value.clone() for key, value in model.items()}, rows.to(task.dtype))
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _AllSeen(Exception):
+    """Ends a forward pass whose codes have all been seen."""
+
+
+class _CountedCalls:
+    """The codes that the tables of a model get; after the first pass, a pass ends with the last of as many calls."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix, self.seen, self.last = prefix, 0, 0
+
+    def begin(self) -> None:
+        """Begin a forward pass."""
+        self.seen, self.last = 0, self.last or self.seen
+
+    def check(self, path: str, layer: Any, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Look at the codes of one call."""
+        codes = (*inputs, *named.values())[0]
+        low, high = (int(value) for value in torch.aminmax(codes)) if codes.numel() else (0, 0)
+        if low < 0 or high >= layer.num_embeddings:
+            raise BadInput(
+                f"{self.prefix}: layer {path!r} has vectors for the codes 0 to {layer.num_embeddings - 1}, but gets "
+                f"{low if low < 0 else high}; give it more, or correct the codes; codes that it looks up need "
+                "Federation.from_arrays(..., normalize='none')"
+            )
+        self.seen += 1
+        if self.seen == self.last:
+            raise _AllSeen
+
+
 def _call_fresh(task: Task, x: Tensor) -> Tensor | None:
     """The outputs of a model as it begins; None where it looks up codes that these rows do not have."""
     try:
         outputs: Tensor = task.call({key: value.clone() for key, value in task.init(0).items()}, x.to(task.dtype))
-    except IndexError:  # of an embedding
+    except (IndexError, RuntimeError):  # of an embedding, and of a bag of them
         return None
     return outputs
 

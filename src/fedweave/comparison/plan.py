@@ -377,6 +377,7 @@ def _resolve_model(
 
 def _check_model(study: StudySpec, inputs: Inputs, own: OwnModule) -> None:
     """Try a user's model in the way in which the first run will train it."""
-    task, train = RowClassification(own), study.run(next(iter(study.runs))).train
+    task, run = RowClassification(own), study.run(next(iter(study.runs)))
+    train = run.train
     executor = choose_executor(train.executor, task.template, choose_device(train.device))
-    try_model(task, inputs.dataset, inputs.partition, own.name, executor)
+    try_model(task, run.task.normalize, inputs.dataset, inputs.partition, own.name, executor)
