@@ -95,7 +95,7 @@ def test_codes_without_a_vector_are_refused_before_any_work(code: int, executor:
     wrong[130, 2] = code
     federation = fw.Federation.from_arrays(wrong, LABELS, client=CLIENT, split=PARTS, normalize="none")
     for model in (Mean, lambda shape, outputs: Mean(shape, outputs, nn.EmbeddingBag(20, 4))):
-        with pytest.raises(fw.BadInput, match=rf"layer 'table' has vectors for the codes 0 to 19, but gets {code};"):
+        with pytest.raises(fw.BadInput, match=rf"'table\.weight' has vectors for the codes 0 to 19, but gets {code};"):
             fw.fit("fedavg", federation, model=model, rounds=1, executor=executor, progress=False)
 
 
@@ -103,7 +103,7 @@ def test_codes_of_newcomers_and_new_rows_are_looked_at_too() -> None:
     run = fw.fit("fedavg", codes(normalize="none"), model=Mean, rounds=1, executor="batched", progress=False)
     wrong = CODES[:40].copy()
     wrong[9, 0] = 20
-    with pytest.raises(fw.BadInput, match="layer 'table' has vectors for the codes 0 to 19, but gets 20"):
+    with pytest.raises(fw.BadInput, match=r"'table\.weight' has vectors for the codes 0 to 19, but gets 20"):
         run.join(wrong, client=["e"] * 40, label=LABELS[:40], split="stratified", rounds=1)
     with pytest.raises(fw.BadInput, match="x: the model has no entry for a value of these rows"):
         run.predict(wrong, "a")
@@ -118,6 +118,28 @@ def test_positions_are_no_codes_of_rows() -> None:
             return self.top((self.table(places) * x.flatten(1)[..., None] + self.table(places + 1)).mean(1))
 
     assert fw.fit("local", codes(), model=Positions, rounds=1, progress=False).scores.notna().all()
+
+
+def test_tables_that_a_function_reads_are_looked_at_too() -> None:
+    class Tied(Mean):
+        """Codes are looked up by the function itself, whose padding vector would be trained."""
+
+        padding: int | None = None
+
+        def forward(self, x: Tensor) -> Tensor:
+            vectors = nn.functional.embedding(x.flatten(1).long(), self.table.weight, padding_idx=self.padding)
+            return self.top(vectors.mean(1))
+
+    class Padded(Tied):
+        padding = 0
+
+    wrong = fw.Federation.from_arrays(CODES + 1, LABELS, client=CLIENT, split=PARTS, normalize="none")
+    assert CODES.max() == 19
+    with pytest.raises(fw.BadInput, match=r"the table 'table\.weight' has vectors for the codes 0 to 19, but gets 20;"):
+        fw.fit("fedavg", wrong, model=Tied, rounds=1, progress=False)
+    with pytest.raises(fw.BadInput, match=r"F\.embedding with padding_idx trains .*; use nn\.Embedding with"):
+        fw.fit("fedavg", codes(normalize="none"), model=Padded, rounds=1, progress=False)
+    fw.fit("fedavg", codes(normalize="none"), model=Tied, rounds=1, progress=False)
 
 
 def test_gradients_by_frequency_are_refused() -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedweave import data
-from fedweave.client.model_check import TABLES, check_codes, check_model, find_softmax
+from fedweave.client.model_check import check_codes, check_model, find_softmax
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
 from fedweave.data.normalisation import fit_scaling
@@ -296,19 +296,19 @@ def try_model(
     Raises:
         BadInput: as `check_model`.
     """
-    check_all_codes(task, normalize, dataset, partition, name)
-    scaling = fit_scaling(dataset, partition, normalize)
-    rows = torch.from_numpy(scaling.apply_to_client(dataset.x[partition.train[0][:CHECKED_ROWS]], 0))
+    rows = check_all_codes(task, normalize, dataset, partition, name)
     check_model(task, rows, dataset.outputs, name, isinstance(executor, Batched))
     if dataset.classes and (line := find_softmax(task, rows, name)):
         warnings.warn(line, stacklevel=2)
 
 
-def check_all_codes(task: Task, normalize: Any, dataset: Dataset, partition: Partition, name: str) -> None:
-    """Look at all rows, where a model has tables of vectors.
+def check_all_codes(task: Task, normalize: Any, dataset: Dataset, partition: Partition, name: str) -> Tensor:
+    """Look at the codes of all rows, where a model has tables of vectors; returns a few rows of training.
 
     Raises:
         BadInput: as `check_codes`.
     """
-    if any(isinstance(layer, TABLES) for layer in task.template.modules()):
-        check_codes(task, torch.from_numpy(fit_scaling(dataset, partition, normalize).apply(dataset.x)), name)
+    scaling = fit_scaling(dataset, partition, normalize)
+    few = torch.from_numpy(scaling.apply_to_client(dataset.x[partition.train[0][:CHECKED_ROWS]], 0))
+    check_codes(task, few, lambda: torch.from_numpy(scaling.apply(dataset.x)), name)
+    return few
