@@ -40,6 +40,7 @@ class Metric:
         title: of axes; default: the name.
         needs: what a client's rows must have to define it, for messages.
         bounds: its smallest and its largest possible value, where intervals of means end.
+        is_guessed: whether its direction is a guess from the name of a function.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Metric:
     title: str = ""
     needs: str = ""
     bounds: tuple[float, float] = (-math.inf, math.inf)
+    is_guessed: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name):
@@ -92,7 +94,7 @@ class Metric:
         """Refuse a user's function that fails on a few rows of made-up targets, `width` classes or steps.
 
         Raises:
-            BadInput: as `value`.
+            BadInput: as `value`, or the function is better for wrong outputs than for right ones.
         """
         if not self.is_of_user:
             return
@@ -101,6 +103,24 @@ class Metric:
         targets = {"classes": rows, "numbers": steps[:, 0], "forecasts": steps}[kind]
         outputs = steps[:, -1] if kind == "numbers" else steps
         self.value(kind, targets, outputs)
+        if self.is_guessed:
+            self._check_direction(kind, targets, 0.9 * np.eye(width)[rows] + 0.1 / width)
+
+    def _check_direction(self, kind: str, targets: np.ndarray, probabilities: np.ndarray) -> None:
+        """Refuse a direction by which the worst method would be chosen, and come first.
+
+        Args:
+            probabilities: of the right classes [M, C].
+        """
+        pair = (probabilities, np.roll(probabilities, 1, axis=1)) if kind == "classes" else (targets, 2 * targets + 1)
+        right, wrong = (self.value(kind, targets, outputs) for outputs in pair)
+        if right < wrong if self.higher_is_better else right > wrong:
+            direction = f"higher_is_better={not self.higher_is_better}"
+            raise BadInput(
+                f"metric {self.name}: is {right:.4g} for right outputs and {wrong:.4g} for wrong ones, but by its name "
+                f"{'higher' if self.higher_is_better else 'lower'} is better; give "
+                f"fw.Metric({self.name!r}, {self.name}, {direction})"
+            )
 
 
 FUNCTIONS: dict[str, Function] = {}

@@ -71,6 +71,18 @@ def test_many_whole_numbers_may_be_meant_as_numbers() -> None:
         fw.Federation.from_arrays(X, [f"n{i}" for i in rare], client=CLIENT, split=split)
 
 
+def test_a_class_that_may_mark_rows_without_a_label_is_named() -> None:
+    """-1 as scikit-learn has it, -100 as PyTorch; not the classes -1 and 1, and not one that is meant."""
+    classes = np.arange(1200) % 3
+    for mark in (-1, -100):
+        marked = np.where(classes == 2, mark, classes)
+        (line,) = fw.Federation.from_arrays(X, marked, client=CLIENT).notes
+        assert line.startswith(f"the label has the class {mark} beside 0 and 1; if it marks rows without a label, drop")
+        assert not fw.Federation.from_arrays(X, marked, client=CLIENT, target="classes").notes
+    for labels in (2 * (classes > 1) - 1, classes, classes - 2):
+        assert not fw.Federation.from_arrays(X, labels, client=CLIENT).notes
+
+
 @pytest.mark.parametrize(
     ("call", "arguments", "message"),
     [

@@ -1,6 +1,7 @@
 """Runs with another metric: at training, from stored predictions, and next to controls without a model."""
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -308,12 +309,12 @@ def test_functions_and_scorers(plain: fw.Comparison) -> None:
 def test_a_function_of_a_notebook_may_be_corrected(plain: fw.Comparison) -> None:
     """Each version of a cell has a file name of its own, which no file has."""
     means = []
-    for number, sign in enumerate(("-", "+")):
-        cell = f"def share(targets, outputs):\n    return float({sign}(outputs.argmax(1) == targets).mean())\n"
+    for number, factor in enumerate((2, 1)):
+        cell = f"def share(targets, outputs):\n    return float({factor} * (outputs.argmax(1) == targets).mean())\n"
         names: dict[str, Any] = {"__name__": "__main__"}
         exec(compile(cell, f"/tmp/ipykernel_1/{number}.py", "exec"), names)
         means.append(plain.with_metric(names["share"])["local"].scores.mean())
-    assert means[0] == -means[1] < 0
+    assert means[0] == 2 * means[1] > 0
     del METRICS["share"]
 
 
@@ -332,6 +333,51 @@ def test_functions_that_scikit_learn_calls_losses_are_lower_where_they_are_bette
     assert METRICS[str(register_metric(r2_score))].higher_is_better
     for name in ("brier_loss", "r2_score"):
         del METRICS[name]
+
+
+def brier(targets: np.ndarray, outputs: np.ndarray) -> float:
+    return float(np.mean((outputs[np.arange(len(targets)), targets] - 1) ** 2))
+
+
+def neg_brier_loss(targets: np.ndarray, outputs: np.ndarray) -> float:
+    return -brier(targets, outputs)
+
+
+def share_of_first(targets: np.ndarray, outputs: np.ndarray) -> float:
+    return float((outputs.argmax(1) == 0).mean())
+
+
+def test_a_function_whose_name_gives_the_wrong_direction_is_refused(plain: fw.Comparison) -> None:
+    """It would select the worst rounds, and rank the worst method first. A direction that is given counts."""
+    words = r"metric brier: is 0\.0025 for right outputs and 0\.9025 for wrong ones, but by its name higher is better; "
+    way = r"give fw\.Metric\('brier', brier, higher_is_better=False\)"
+    with pytest.raises(fw.BadInput, match=words + way):
+        plain.with_metric(brier)
+    with pytest.raises(fw.BadInput, match=words + way):
+        fw.fit("local", plain.federation, metric=brier, **QUIET)
+    with pytest.raises(fw.BadInput, match=r"by its name lower is better; give .*higher_is_better=True"):
+        plain.with_metric(neg_brier_loss)
+    board = plain.with_metric(fw.Metric("brier", brier, higher_is_better=False)).leaderboard()
+    assert board["mean"].is_monotonic_increasing
+    assert plain.with_metric(share_of_first).scores().notna().any(axis=None)
+    for name in ("brier", "neg_brier_loss", "share_of_first"):
+        del METRICS[name]
+
+
+def mape(targets: np.ndarray, outputs: np.ndarray) -> float:
+    return float(np.mean(np.abs(outputs - targets) / np.abs(targets)))
+
+
+def explained(targets: np.ndarray, outputs: np.ndarray) -> float:
+    return float(1 - np.var(targets - outputs) / np.var(targets))
+
+
+@pytest.mark.parametrize(("kind", "width"), [("numbers", 1), ("forecasts", 3)])
+def test_the_direction_of_errors_of_numbers_is_tried(kind: str, width: int) -> None:
+    for function, refused in ((mape, True), (explained, False)):
+        entry = METRICS.pop(str(register_metric(function)))
+        with pytest.raises(fw.BadInput, match="higher is better; give") if refused else nullcontext():
+            entry.check(kind, width)
 
 
 def test_macro_averages_of_torchmetrics_are_over_the_classes_of_the_targets() -> None:

@@ -108,7 +108,7 @@ def test_local_training_must_return_a_fit(result: Any, words: str) -> None:
     assert_refused(variant(fit=lambda self, model, received, data: result), words)
 
 
-@pytest.mark.parametrize("executor", [Loop(), Batched()])
+@pytest.mark.parametrize("executor", [Loop(), Batched(), Batched(kernel=True)])
 @pytest.mark.parametrize(
     ("result", "words"),
     [
@@ -116,10 +116,11 @@ def test_local_training_must_return_a_fit(result: Any, words: str) -> None:
         (lambda value, buffers: (value[None], buffers), "descend: the loss returned a tensor [1]; return (the mean"),
         (lambda value, buffers: (2.0, buffers), "descend: the loss returned a float; return"),
         (lambda value, buffers: (value, None), "the buffers by name), as self.task.objective(data) does"),
+        (lambda value, buffers: (value.detach(), buffers), "descend: the loss has no gradient, so that nothing is tr"),
     ],
 )
 def test_a_loss_must_return_a_scalar_and_buffers(result: Callable[..., Any], words: str, executor: Executor) -> None:
-    """Both executors refuse other results."""
+    """All executors refuse other results."""
 
     def fit(self: Any, model: Any, received: Any, data: Any) -> Any:
         objective = self.task.objective(data)

@@ -427,6 +427,17 @@ def test_data_sets_of_hugging_face_are_read() -> None:
         fw.Federation.from_huggingface([1], **NAMES)
 
 
+def test_classes_of_hugging_face_with_a_missing_value_keep_their_names() -> None:
+    """Pandas makes 0.0, 1.0 and NaN of these numbers; as numbers, a category would have an order and a mean."""
+    coded = pd.Series(np.arange(COUNT) % 3, dtype=float).mask(np.arange(COUNT) == 3)
+    table = TABLE.assign(colour=coded)
+    for column in (coded, coded.astype(object).where(coded.notna(), None), coded.fillna(-1).astype(int)):
+        stored = Stored(table.assign(colour=column), colour=["red", "green", "blue"])
+        federation = fw.Federation.from_huggingface(stored, **NAMES)
+        named = TABLE.assign(colour=coded.map({0: "red", 1: "green", 2: "blue"}))
+        same(federation, fw.Federation.from_pandas(named, **NAMES))
+
+
 def graph_files(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Nodes of three sites in mixed order, and edges, some of them between sites."""
     draws = np.random.default_rng(0)

@@ -14,7 +14,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.execution_mode import PLAIN, use_mode
-from fedweave.client.loss_check import check_loss
+from fedweave.client.loss_check import check_gradient, check_loss
 from fedweave.client.solvers import clone
 from fedweave.client.step_records import Stacks, Steps, StepSettings
 from fedweave.tensors import lowering, native, trees
@@ -103,6 +103,7 @@ def _record_step(
             # Mapped over one client whose tensors have no axis of clients: code that asks whether it is mapped then
             # makes no shapes that depend on data.
             value, buffers = vmap(lambda _: evaluate_loss(tracked))(torch.zeros(1, dtype=real))
+        check_gradient(value)
         grads = by_name(torch.autograd.grad(value.sum(), [*tracked.values()], allow_unused=True), params)
         new, new_state = settings.solver.step_(params, grads, state)
         after = Stacks(new, new_state, {**rest, **{name: buffer[0].detach() for name, buffer in buffers.items()}})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fedweave.client.loss_check import check_loss
+from fedweave.client.loss_check import check_gradient, check_loss
 from fedweave.client.solvers import Loss, Solver, clone, value_and_grad
 from fedweave.client.stacked_steps import take_steps
 from fedweave.client.step_records import Stacks, Steps, StepSettings
@@ -109,7 +109,12 @@ def _train_single_client(
 
 
 def _bind_loss(loss: Loss, rest: Params, rows: Tensor, key: Tensor) -> Callable[[Params], tuple[Tensor, Params]]:
-    return lambda params: check_loss(loss({**params, **rest}, rows, key))
+    def checked(params: Params) -> tuple[Tensor, Params]:
+        result = check_loss(loss({**params, **rest}, rows, key))
+        check_gradient(result[0])
+        return result
+
+    return checked
 
 
 def _train_stacked_clients(

@@ -23,3 +23,16 @@ def check_loss(result: tuple[Tensor, Params]) -> tuple[Tensor, Params]:
         f"descend: the loss returned {given}{'' if is_pair else ' alone'}; return (the mean over the rows as a tensor "
         "without axes, the buffers by name), as self.task.objective(data) does"
     )
+
+
+def check_gradient(value: Tensor) -> None:
+    """Refuse the value of a loss on which the model has no effect.
+
+    Raises:
+        BadInput: it has no gradient.
+    """
+    if not value.requires_grad:
+        raise BadInput(
+            "descend: the loss has no gradient, so that nothing is trained; compute it from the model that it gets, "
+            "without detach(), .item() and torch.no_grad(), as self.task.objective(data) does"
+        )

@@ -1,11 +1,14 @@
 """Checks of a client model on two small batches: a model that would train or score wrongly is refused in advance."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
+from torch.overrides import TorchFunctionMode
 
 from fedweave.client.task import Task
 from fedweave.errors import BadInput, describe_error
@@ -14,6 +17,7 @@ from fedweave.tensors.seeding import use_seed
 from fedweave.tensors.trees import Params
 
 ROWS = 4  # rows of a batch
+CODED_ROWS = 4096  # rows whose codes are looked at together
 SOFTMAX = (nn.Softmax, nn.Softmax2d, nn.Sigmoid)
 LARGE = 1e3  # times the inputs: a sigmoid alone keeps outputs below 1
 TOLERANCE = 1e-3  # relative error of float32 sums in another order
@@ -79,11 +83,77 @@ def find_softmax(task: Task, x: Tensor, name: str) -> str:
     )
 
 
+def check_codes(task: Task, few: Tensor, read_all: Callable[[], Tensor], name: str) -> None:
+    """Refuse rows with codes that a table of a client model does not have.
+
+    Where several clients are computed at once, such a code would be looked up in the table of another client.
+
+    Args:
+        few: rows [B, ...] that the model takes.
+        read_all: gives all rows; called if the model looks up codes.
+
+    Raises:
+        BadInput: naming the table, the number of its vectors and the code.
+    """
+    codes = _LookedUp({key: value.clone() for key, value in task.init(0).items()}, f"model: {name}")
+    try:
+        codes.call(task, few)
+    except BadInput:
+        raise
+    except Exception:  # which `check_model` explains
+        return
+    codes.last = codes.seen
+    for rows in read_all().split(CODED_ROWS) if codes.last else ():
+        codes.call(task, rows)
+
+
+class _AllSeen(Exception):
+    """Ends a forward pass whose codes have all been seen."""
+
+
+class _LookedUp(TorchFunctionMode):
+    """Looks at the codes of a model's tables; a pass ends with the last of as many calls as the first pass had."""
+
+    def __init__(self, model: Params, prefix: str) -> None:
+        super().__init__()
+        self.model, self.prefix, self.seen, self.last = model, prefix, 0, 0
+
+    def call(self, task: Task, rows: Tensor) -> None:
+        """A forward pass."""
+        self.seen = 0
+        with torch.no_grad(), suppress(_AllSeen), self:
+            task.call(self.model, rows.to(task.dtype))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (F.embedding, F.embedding_bag):
+            self._check(func, *args[:2], **(kwargs or {}))
+            self.seen += 1
+            if self.seen == self.last:
+                raise _AllSeen
+        return func(*args, **(kwargs or {}))
+
+    def _check(self, func: Any, codes: Tensor, table: Tensor, **options: Any) -> None:
+        """Look at the codes of one call."""
+        name = next((f"{key!r}" for key, value in self.model.items() if value is table), "a frozen one")
+        low, high = (int(value) for value in torch.aminmax(codes)) if codes.numel() else (0, 0)
+        if low < 0 or high >= len(table):
+            raise BadInput(
+                f"{self.prefix}: the table {name} has vectors for the codes 0 to {len(table) - 1}, but gets "
+                f"{low if low < 0 else high}; give it more, or correct the codes; codes that it looks up need "
+                "Federation.from_arrays(..., normalize='none')"
+            )
+        if func is F.embedding and options.get("padding_idx") is not None and not options.get("max_norm"):
+            raise BadInput(
+                f"{self.prefix}: F.embedding with padding_idx trains the vector of padding where several clients run "
+                "at once; use nn.Embedding with padding_idx"
+            )
+
+
 def _call_fresh(task: Task, x: Tensor) -> Tensor | None:
     """The outputs of a model as it begins; None where it looks up codes that these rows do not have."""
     try:
         outputs: Tensor = task.call({key: value.clone() for key, value in task.init(0).items()}, x.to(task.dtype))
-    except IndexError:  # of an embedding
+    except (IndexError, RuntimeError):  # of an embedding, and of a bag of them
         return None
     return outputs
 

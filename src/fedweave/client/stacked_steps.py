@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from fedweave.client.execution_mode import NotCovered, current_mode
 from fedweave.client.kernel_steps import take_kernel_steps
-from fedweave.client.loss_check import check_loss
+from fedweave.client.loss_check import check_gradient, check_loss
 from fedweave.client.step_records import Stacks, Steps, StepSettings
 from fedweave.tensors import recordings, trees
 from fedweave.tensors.convolutions import use_products
@@ -106,6 +106,7 @@ def _advance(
     with torch.enable_grad():
         # One axis for all arguments: PyTorch traverses every argument that has an axis of its own.
         values, buffers = vmap(client_loss)(leaves, rest, own_tensors, rows, keys)
+    check_gradient(values)
     grads = by_name(torch.autograd.grad(values.sum(), [*leaves.values()], allow_unused=True), params)
     rest_after = {**rest, **{name: value.detach() for name, value in buffers.items()}}
     if inplace:

@@ -60,6 +60,10 @@ def _differences(plan: Plan, folder: Path, key: str, info: Mapping[str, Any]) ->
         one_is_untuned = name.startswith("tune.") and not (name in before and name in now)
         if old != new and name not in record["tuned"] and not one_is_untuned:
             yield f"{name}: {_show(old)} there, {_show(new)} here"
+    code_file = folder / "runs" / key / "code.json"
+    code = read_json(code_file, REMEDY).get("metric") if code_file.is_file() else None
+    if code and before.get("metric") == now.get("metric") and code != plan.hash_metric():
+        yield f"metric: the code of {now['metric']}, or a value that it reads, was another there"
 
 
 def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from fedweave.own_data.argument_checks import check_flag
 from fedweave.own_data.federation import Federation
 from fedweave.results import Run, Study
 from fedweave.runs import archive, repetition, serving
-from fedweave.runs.build import PreparedRun
+from fedweave.runs.build import PreparedRun, check_all_codes
 from fedweave.runs.history import History, record
 from fedweave.study import spec
 
@@ -76,6 +76,9 @@ def go_on(
     )
     prepared = repetition.prepare(replace(run, train=train), federation.dataset, federation.partition, model)
     prepared = replace(prepared, federation=_set_evaluated_clients(prepared.federation, finished, newcomers))
+    if model is not None:
+        task, name = prepared.method.task, run.task.model["name"]
+        check_all_codes(task, run.task.normalize, federation.dataset, federation.partition, name)
     with results_folder(out) as (folder, temporary):
         write_description(federation, folder, check_description(federation, folder))
         histories, states = {}, folder / spec.STATE / "states"

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from typing import Any
@@ -24,7 +24,7 @@ from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.models.inputs import layout_of
 from fedweave.models.own_module import OwnModule, wrap
-from fedweave.models.source import source_of
+from fedweave.models.source import digest_text, find_reads, is_users, source_of
 from fedweave.own_data.argument_checks import as_mapping, as_python, check_text
 from fedweave.own_data.federation import Federation, check_federation
 from fedweave.runs import dependencies, graph_files
@@ -67,6 +67,11 @@ class Plan:
             return code
         return hashlib.sha256((code + dependencies.inputs_digest(run, None)).encode()).hexdigest()[:12]
 
+    def hash_metric(self) -> str:
+        """A hash of the code of the user's metric, which all runs of a folder share; empty for one of fedweave."""
+        code = [*_list_metric_code(self.study.run(next(iter(self.study.runs))).task.metric)]
+        return digest_text("".join(map(source_of, code)) + repr(find_reads(code))) if code else ""
+
     @cached_property
     def _codes(self) -> dict[str, str]:
         """Method -> hash of its code, as far as asked for: all runs of a plan have one model and one metric."""
@@ -75,17 +80,28 @@ class Plan:
 
 def _hash_code(run: RunSpec) -> str:
     """A hash of the code behind a run, also where the method was defined in a notebook."""
-    parts = METHODS[run.method].__mro__
-    user_classes = [part for part in parts if part.__module__.split(".")[0] not in ("fedweave", "abc", "builtins")]
-    # Of a script or test that defines a class, only the source of the class counts.
+    # Of a script or test that defines a class, only the source of the class counts, and what it reads.
     folders = plugins.list_loaded()
     package_files = [
         file for file in dependencies.of_run(run) if is_own(file) or any(map(file.is_relative_to, folders))
     ]
-    metric = METRICS.get(str(run.task.metric))
-    functions = [] if metric is None or metric.function.__module__.startswith("fedweave.") else [metric.function]
-    text = "".join([digest(package_files), *map(source_of, [*user_classes, *functions])])
+    user_code = [*_list_user_code(run)]
+    text = "".join([digest(package_files), *map(source_of, user_code), repr(find_reads(user_code))])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _list_user_code(run: RunSpec) -> Iterator[Any]:
+    """The classes and functions behind a run that are not fedweave's: of its method, its model and its metric."""
+    model = MODELS.get(run.task.model["name"])
+    yield from filter(is_users, (*METHODS[run.method].__mro__, *getattr(model, "__mro__", ())))
+    yield from _list_metric_code(run.task.metric)
+
+
+def _list_metric_code(name: str | None) -> Iterator[Any]:
+    """The function of a user's metric, also that in a scorer of scikit-learn."""
+    function = METRICS[name].function if name in METRICS else None
+    score = getattr(getattr(function, "scorer", None), "_score_func", None)
+    yield from (part for part in (function, score) if part is not None and is_users(part))
 
 
 def plan(
@@ -355,11 +371,13 @@ def _resolve_model(
     windows = len(federation.shape) == 2
     inputs = layout_of(federation.dataset.columns)
     module = wrap(model, federation.shape, federation.dataset.outputs, head, windows, inputs, given.get("adapter"))
-    return {"name": module.name, "code": module.code, "head": module.head, **given}, module
+    reads = {"reads": dict(module.reads)} if module.reads else {}
+    return {"name": module.name, "code": module.code, "head": module.head, **reads, **given}, module
 
 
 def _check_model(study: StudySpec, inputs: Inputs, own: OwnModule) -> None:
     """Try a user's model in the way in which the first run will train it."""
-    task, train = RowClassification(own), study.run(next(iter(study.runs))).train
+    task, run = RowClassification(own), study.run(next(iter(study.runs)))
+    train = run.train
     executor = choose_executor(train.executor, task.template, choose_device(train.device))
-    try_model(task, inputs.dataset, inputs.partition, own.name, executor)
+    try_model(task, run.task.normalize, inputs.dataset, inputs.partition, own.name, executor)

@@ -58,7 +58,7 @@ def _build_metric(entry: Any) -> Metric:
     if not name.isidentifier():
         raise BadInput(f"metric: {name!r} has no name; write fw.Metric('name', function)")
     higher = getattr(entry, "higher_is_better", not name.endswith(LOWER_IS_BETTER))
-    return Metric(name, entry, higher_is_better=bool(higher))
+    return Metric(name, entry, higher_is_better=bool(higher), is_guessed=not hasattr(entry, "higher_is_better"))
 
 
 def _suffix(options: Mapping[str, Any]) -> str:

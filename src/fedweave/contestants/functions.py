@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from fedweave.contestants import origins
 from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask, Pair
 from fedweave.errors import BadInput, ContestantFailed, first_line
-from fedweave.models.source import source_of
+from fedweave.models.source import find_reads, is_users, source_of
 from fedweave.processes.forks import one_thread
 
 ALL_ROWS = "it reads the rows of all clients, so that nothing shows that it is federated"
@@ -36,9 +37,7 @@ class FunctionRunner(Runner):
     unequal = (OWN_BUDGET, ALL_ROWS, UNTUNED)
 
     def digest(self) -> str:
-        cells = [repr(cell.cell_contents) for cell in getattr(self.function, "__closure__", None) or ()]
-        defaults = repr(getattr(self.function, "__defaults__", None))
-        return "".join([source_of(self.function), *cells, defaults])
+        return source_of(self.function) + repr(find_reads([self.function]))
 
     def describe(self) -> dict[str, Any]:
         return {"code": f"{self.function.__module__}.{getattr(self.function, '__qualname__', 'function')}"}
@@ -78,8 +77,12 @@ class EstimatorRunner(Runner):
     def digest(self) -> str:
         import sklearn
 
-        settings = sorted(map(repr, self.estimator.get_params().items()))
-        return f"{self.estimator!r} {settings} {sklearn.__version__}" + f" raw {self.raw}" * bool(self.raw)
+        values = self.estimator.get_params()
+        parts = [part for value in (self.estimator, *values.values()) for part in (type(value), value)]
+        own = [part for part in parts if isinstance(part, type | FunctionType) and is_users(part)]
+        code = "".join(map(source_of, own)) + repr(find_reads(own)) if own else ""
+        settings = sorted(map(repr, values.items()))
+        return f"{self.estimator!r} {settings} {sklearn.__version__}{code}" + f" raw {self.raw}" * bool(self.raw)
 
     def describe(self) -> dict[str, Any]:
         return {"code": " ".join(repr(self.estimator).split()), "scope": self.scope, "raw": self.raw}

@@ -16,6 +16,7 @@ from fedweave.errors import BadInput
 from fedweave.models.base import has_constant_moments, masked_moments
 from fedweave.models.context import ForwardContext
 from fedweave.models.keyed_functions import alpha_dropout, channel_dropout, element_dropout, row_dropout
+from fedweave.models.padded_embedding import keep_padding
 from fedweave.models.recurrent import RECURRENT
 
 
@@ -156,9 +157,15 @@ def make_keyed(module: nn.Module, name: str) -> ForwardContext:
         BadInput: a layer cannot be changed; `name` is the name of the model in the message.
     """
     context = ForwardContext()
+    keep_padding(module)
     for salt, (layer_name, layer) in enumerate(module.named_modules(), 1):
         where = f"model: {name}: {layer_name or 'its top'}"
         found = _find_keyed(layer)
+        if getattr(layer, "scale_grad_by_freq", False):
+            raise BadInput(
+                f"{where}: {type(layer).__name__} with scale_grad_by_freq=True counts codes of padded rows, too; "
+                "leave that out"
+            )
         if found is None:
             _refuse_unkeyed(layer, where)
             continue

@@ -4,9 +4,10 @@ import copy
 import hashlib
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -28,9 +29,11 @@ from fedweave.models.inputs import Layout, OneModule, call, describe, shapes
 from fedweave.models.keyed_functions import KeyedFunctions, may_draw
 from fedweave.models.keyed_layers import make_keyed
 from fedweave.models.pretrained import digests
-from fedweave.models.source import source_of
+from fedweave.models.source import code_of, digest_text, find_reads, find_values, is_users, source_of
 from fedweave.tensors.attention import plain_attention
 from fedweave.tensors.seeding import use_seed
+
+MAKER = "the function that makes it"
 
 
 class _HeadInput(Exception):
@@ -142,6 +145,7 @@ class OwnModule:
         code: hash of the model's structure, of its source, and of the values of an instance.
         inputs: of a module with several inputs, which are stored as one vector.
         trained: the adapter that is trained besides the head, or None to train all that is not frozen.
+        reads: what the code reads from outside of it, by name, see `find_reads`; under `MAKER` the function itself.
     """
 
     make: Callable[[], nn.Module]
@@ -154,6 +158,7 @@ class OwnModule:
     code: str
     inputs: Layout = ()
     trained: adapters.TrainedPart | None = None
+    reads: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self) -> ClientModel:
         """A client model."""
@@ -201,10 +206,11 @@ def wrap(
         if not adapter:
             check_parameters(module, f"model: {name}")
         code = _hash(module, model if isinstance(model, nn.Module) else None, inputs)
+        reads = _find_reads(module, model)
         make_keyed(module, name)
         head_name, functional, splits = _inspect(module, shape, name, head, inputs)
         trained = adapters.parse(adapter)
-        result = OwnModule(make, name, shape, windows, head_name, functional, splits, code, inputs, trained)
+        result = OwnModule(make, name, shape, windows, head_name, functional, splits, code, inputs, trained, reads)
         if trained:
             check_parameters(result(), f"model: {name}")
     return result
@@ -336,3 +342,13 @@ def _hash(module: nn.Module, values: nn.Module | None, inputs: Layout) -> str:
             continue
         content.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
     return content.hexdigest()[:16]
+
+
+def _find_reads(module: nn.Module, model: Any) -> dict[str, str]:
+    """What the code of a model reads from outside of it, and the plain attributes of its layers, which no hash has."""
+    kinds = dict.fromkeys(type(layer) for layer in module.modules() if is_users(type(layer)))
+    reads = find_reads([*kinds, *([] if isinstance(model, nn.Module) else [model])])
+    if isinstance(model, FunctionType):
+        # The lines of a lambda hold the call around it.
+        reads[MAKER] = digest_text(code_of(model.__code__) if "<" in model.__name__ else source_of(model))
+    return reads | find_values(module.modules())

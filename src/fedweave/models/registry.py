@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from fedweave.errors import BadInput, choose
 from fedweave.models import adapters
 from fedweave.models.base import BODY, ClientModel, check_parameters, make_constants
+from fedweave.models.padded_embedding import keep_padding
 from fedweave.registry import check_name, register
 from fedweave.settings import Setting, describe
 
@@ -101,4 +102,5 @@ def build(
     if chosen := adapters.parse(adapter):
         adapters.insert(chosen, network, network.head, "model.adapter")
         check_parameters(network, f"model {name}")
+    keep_padding(network)
     return network

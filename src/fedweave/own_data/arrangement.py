@@ -107,8 +107,10 @@ def partition_fields(
         *data_warnings.find_part_names(arrangement.names),
         *data_warnings.find_similar_names("clients", arrangement.names),
         *data_warnings.find_similar_names("classes", arrangement.classes),
-        *(data_warnings.find_number_classes(arrangement.classes) if options.target is None else ()),
     )
+    if options.target is None:
+        name_notes += data_warnings.find_number_classes(arrangement.classes)
+        name_notes += data_warnings.find_unlabelled(arrangement.classes)
     return {
         "dataset": dataset,
         "partition": partition,

@@ -350,6 +350,17 @@ def find_number_classes(classes: Sequence[str]) -> tuple[str, ...]:
     )
 
 
+def find_unlabelled(classes: Sequence[str]) -> tuple[str, ...]:
+    """A line if -1 or -100 stands beside the classes 0 and 1, as scikit-learn and PyTorch mark rows without a label."""
+    mark = next((name for name in ("-1", "-100") if {name, "0", "1"} <= {*classes}), None)
+    if mark is None:
+        return ()
+    return (
+        f"the label has the class {mark} beside 0 and 1; if it marks rows without a label, drop these rows, and give "
+        "target='classes' (--target classes) if it is a class",
+    )
+
+
 def _normalize_unicode(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 

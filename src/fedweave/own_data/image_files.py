@@ -235,9 +235,13 @@ def as_table(dataset: Any) -> "pd.DataFrame":
 
 
 def _replace_class_numbers(table: "pd.DataFrame", features: Mapping[str, Any]) -> "pd.DataFrame":
-    """`table` with names in place of the numbers of classes; -1 is a missing label."""
+    """`table` with names in place of the numbers of classes; -1 is a missing label, as is None."""
     for column, feature in features.items():
         names: Sequence[str] | None = getattr(feature, "names", None)
-        if names and column in table and table[column].dtype.kind in "iu" and table[column].min() >= -1:
-            table = table.assign(**{column: np.array([*names, None], dtype=object)[table[column].to_numpy()]})
+        if not names or column not in table:
+            continue
+        numbers = table[column].convert_dtypes()  # pandas makes fractions of whole numbers beside a missing one
+        if numbers.dtype.kind in "iu" and numbers.min() >= -1:
+            codes = numbers.fillna(-1).to_numpy(dtype=np.int64)
+            table = table.assign(**{column: np.array([*names, None], dtype=object)[codes]})
     return table

@@ -14,7 +14,7 @@ from fedweave.engine.registry import METHODS
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.models import MODELS
 from fedweave.models.inputs import layout_of
-from fedweave.models.own_module import OwnModule, wrap
+from fedweave.models.own_module import MAKER, OwnModule, wrap
 from fedweave.own_data import image_files
 from fedweave.own_data.array_checks import convert_input_errors
 from fedweave.prediction import input_description
@@ -204,6 +204,13 @@ def _build_own(info: Mapping[str, Any], about: Mapping[str, Any], model: Any) ->
                 f"function or class that made it, or train again with one, such as model={own.name}"
             )
         raise BadInput("predict", f"model {own.name!r} is not the one that was trained{way}")
+    known = block.get("reads", {})
+    changed = [name for name, value in own.reads.items() if name != MAKER and known.get(name, value) != value]
+    if changed:
+        raise BadInput(
+            "predict",
+            f"model {own.name!r} reads {changed[0]}, which was another in training; give it back, or train again",
+        )
     return own
 
 

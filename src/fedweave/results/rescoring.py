@@ -90,6 +90,8 @@ def _rescore_run(run: Run, metric: Metric) -> Run:
             f"train it again with metric: {metric.name}, or with evaluate.predictions: true"
         )
     tables = {seed: predictions(run, seed) for seed in run.seeds}
+    for table in filter(None, tables.values()):
+        metric.check(kind, 1 if kind == "numbers" else table.outputs.shape[-1])
     rows = [row for seed, table in tables.items() for row in _rows(run, metric, kind, seed, table, selected)]
     pooled = {seed: score_pooled_rows(metric, kind, table) for seed, table in tables.items() if table is not None}
     info = {

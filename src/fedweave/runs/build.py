@@ -6,15 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave import data
-from fedweave.client.model_check import check_model, find_softmax
+from fedweave.client.model_check import check_codes, check_model, find_softmax
 from fedweave.client.task import Task
 from fedweave.data import Dataset, Partition
-from fedweave.data.normalisation import to_float32
+from fedweave.data.normalisation import fit_scaling
 from fedweave.data.raw_rows import RawRows, find_raw
 from fedweave.engine.clients import Clients
 from fedweave.engine.executors import Batched, Executor, Loop, Processes, choose_device, choose_executor, set_precision
@@ -242,7 +243,7 @@ def _prepare_split(run: RunSpec, inputs: Inputs, evaluated: Tensor | None, devic
         check_memory(prepared)
     name = run.task.model["name"]
     if inputs.model is None and dataset.kind == "images" and users_file(MODELS[name]):
-        try_model(task, dataset, partition, name, prepared.executor)
+        try_model(task, run.task.normalize, dataset, partition, name, prepared.executor)
     return prepared
 
 
@@ -285,13 +286,29 @@ def check_memory(prepared: PreparedRun) -> None:
         )
 
 
-def try_model(task: Task, dataset: Dataset, partition: Partition, name: str, executor: Executor) -> None:
+def try_model(
+    task: Task, normalize: Any, dataset: Dataset, partition: Partition, name: str, executor: Executor
+) -> None:
     """Try a user's model on rows of the data, for several clients at once if `executor` is going to run it so.
+
+    The rows are scaled as in training: a model that looks up codes fails on scaled ones.
 
     Raises:
         BadInput: as `check_model`.
     """
-    rows = torch.from_numpy(to_float32(dataset.x[partition.train[0][:CHECKED_ROWS]]))
+    rows = check_all_codes(task, normalize, dataset, partition, name)
     check_model(task, rows, dataset.outputs, name, isinstance(executor, Batched))
     if dataset.classes and (line := find_softmax(task, rows, name)):
         warnings.warn(line, stacklevel=2)
+
+
+def check_all_codes(task: Task, normalize: Any, dataset: Dataset, partition: Partition, name: str) -> Tensor:
+    """Look at the codes of all rows, where a model has tables of vectors; returns a few rows of training.
+
+    Raises:
+        BadInput: as `check_codes`.
+    """
+    scaling = fit_scaling(dataset, partition, normalize)
+    few = torch.from_numpy(scaling.apply_to_client(dataset.x[partition.train[0][:CHECKED_ROWS]], 0))
+    check_codes(task, few, lambda: torch.from_numpy(scaling.apply(dataset.x)), name)
+    return few
