@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import fedweave as fw
 from fedweave.errors import BadInput
@@ -110,3 +112,16 @@ def test_images_with_channels_last_are_refused() -> None:
     ):
         fw.Federation.from_arrays({"a": images}, {"a": Y["Ann"]})
     assert fw.Federation.from_arrays({"a": images.transpose(0, 3, 1, 2)}, {"a": Y["Ann"]}).shape == (3, 16, 12)
+
+
+def test_data_sets_of_pytorch_are_refused_and_the_line_says_how_to_give_their_rows() -> None:
+    x, y = torch.randn(75, 4), torch.arange(75) % 3
+    dataset = TensorDataset(x, y)
+    arrays = next(iter(DataLoader(dataset, len(dataset))))
+    assert_same_federation(fw.Federation.from_arrays(*arrays, client=WHO), fw.Federation.from_arrays(x, y, client=WHO))
+    for given in (dataset, DataLoader(dataset), Subset(dataset, range(75))):
+        message = f"^x: is a {type(given).__name__} of PyTorch; give its rows as arrays, for a data set by x, y = next"
+        with pytest.raises(BadInput, match=message):
+            fw.Federation.from_arrays(given, y, client=WHO)
+        with pytest.raises(BadInput, match=message):
+            fw.Federation.from_arrays({"Ann": given, "Bob": given}, {"Ann": y, "Bob": y})

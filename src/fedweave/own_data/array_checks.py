@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from torch.utils.data import DataLoader, Dataset
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, first_line, format_count
@@ -42,6 +43,11 @@ def as_plain(values: Any, name: str, ragged: str = "the rows have different leng
     Raises:
         BadInput: the rows differ in length, or cannot be read.
     """
+    if isinstance(values, Dataset | DataLoader):
+        raise BadInput(
+            f"{name}: is a {type(values).__name__} of PyTorch; give its rows as arrays, for a data set by "
+            "x, y = next(iter(DataLoader(dataset, len(dataset))))"
+        )
     try:
         return exported_model.as_plain(values)
     except ValueError as error:
