@@ -151,8 +151,9 @@ def test_what_was_really_answered_is_scored_when_labels_come(tmp_path: Path) -> 
     assert "delivery 3: answers of version 1 have accuracy" in "\n".join(life.describe())
 
 
-def test_numbers_are_answered_and_scored(tmp_path: Path) -> None:
-    """Their answers have no probabilities."""
+@pytest.mark.parametrize("taken_back", [0, 30])
+def test_numbers_are_answered_and_scored(taken_back: int, tmp_path: Path) -> None:
+    """Their answers have no probabilities. Labels that a later delivery takes back count for nothing."""
     for number in (1, 2):
         week(number).assign(late=lambda t: 2 * t["a"] + 0.5).to_csv(tmp_path / f"week-{number}.csv", index=False)
     life = fw.Lifecycle.begin(
@@ -177,8 +178,16 @@ def test_numbers_are_answered_and_scored(tmp_path: Path) -> None:
     assert answer["probabilities"] is None
     (tmp_path / "later.csv").rename(tmp_path / "week-2.csv")
     life.refresh()
+    if taken_back:
+        second = pd.read_csv(tmp_path / "week-2.csv")
+        kept = second["late"].where(second.index >= taken_back)
+        second.assign(late=kept).to_csv(tmp_path / "week-3.csv", index=False)
+        life.refresh()
     life.evaluate()
-    assert life.answered["score"].tolist() == pytest.approx(life.record["score"].tolist())
+    assert life.answered["rows"].sum() == 120 - taken_back
+    assert life.answered["score"].notna().all()
+    if not taken_back:
+        assert life.answered["score"].tolist() == pytest.approx(life.record["score"].tolist())
 
 
 def test_days_become_one_file_and_old_ones_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ class Lifecycle:
         methods = {event.model.version: event.model.method for event in self.roles.events}
         for arrival in self.deliveries.ledger.arrivals:
             if arrival.labelled and arrival.number not in done:
-                own = rows[rows[LABELLED] == arrival.number]
+                own = rows[(rows[LABELLED] == arrival.number) & rows[label].notna()]  # not taken back since
                 scored = answer_log.score_answers(self.folder, own, label, arrival.number, metric)
                 about = {"delivery": arrival.number, "date": arrival.when}
                 entries = [{**about, "method": methods[entry["version"]], **entry} for entry in scored]
