@@ -53,7 +53,10 @@ def line(caught: pytest.ExceptionInfo[BadInput], words: list[str]) -> None:
 # path in the file, bad value -> words that the message must contain.
 BAD = [
     ("study", "", ["study"]),
-    ("seeds", [], ["seeds", "non-empty"]),
+    ("study", 3, ["study: 3 is not a text"]),
+    ("seeds", [], ["seeds: [] is not a list with entries"]),
+    ("seeds", 3, ["seeds: 3 is not a list with entries"]),
+    ("tasks", "x", ["tasks: 'x' is not a mapping with entries"]),
     ("seeds", [0, 0], ["seeds", "different"]),
     ("seeds", [-1], ["seeds", "-1"]),
     ("seeds", [0.5], ["seeds", "0.5"]),
@@ -93,7 +96,7 @@ BAD = [
     ("runs/digits-ditto/method", "", ["method", "choices"]),
     ("runs/digits-ditto/sett", {}, ["sett", "did you mean 'set'"]),
     ("runs/digits-ditto/set", {"lamda": 1}, ["runs.digits-ditto.set.lamda", "did you mean 'lam'"]),
-    ("runs", {}, ["runs", "non-empty"]),
+    ("runs", {}, ["runs: {} is not a mapping with entries"]),
     ("methods/ditto/lam", "big", ["methods.ditto.lam", "'big'", "number"]),
     ("methods/ditto/personal_epochs", 1.5, ["methods.ditto.personal_epochs", "1.5", "whole number"]),
     ("methods/ditto/lambda", 1.0, ["methods.ditto.lambda", "choices: lam"]),
