@@ -101,6 +101,7 @@ BAD = [
     ("methods/ditto/personal_epochs", 1.5, ["methods.ditto.personal_epochs", "1.5", "whole number"]),
     ("methods/ditto/lambda", 1.0, ["methods.ditto.lambda", "choices: lam"]),
     ("methods/ditto/task", "x", ["methods.ditto.task", "not a setting"]),
+    ("methods/local", {"x": 1}, ["methods.local.x: not a setting of local: 'x' is unknown; there are no choices"]),
     ("runs/graph-fedavg/method", "fedbn", ["FedBN", "batch_norm", "gcn"]),
     ("tune/trials", -1, ["tune.trials", "-1"]),
     ("tune/seeds", [0], ["tune.seeds", "overlap"]),
