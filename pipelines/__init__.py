@@ -1,7 +1,9 @@
 """Stages, commands and services around the library: the only part that imports Prefect, MLflow and DVC."""
 
+import io
 import os
 import re
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -28,3 +30,6 @@ def _environment(file: Path) -> dict[str, str]:
 
 os.environ.update(_environment(ROOT / ".env"))
 os.environ.update(_environment(template(".env")))  # defaults for what the project does not set
+
+if isinstance(sys.stdout, io.TextIOWrapper):  # a character that a locale such as de_DE lacks is shown as its code
+    sys.stdout.reconfigure(errors="backslashreplace")

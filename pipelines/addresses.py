@@ -184,8 +184,10 @@ def _check_file(file: Path, log_command: str) -> None:
     try:
         with closing(sqlite3.connect(file)) as database:
             database.execute("SELECT name FROM sqlite_master").fetchall()
-    except sqlite3.DatabaseError as error:
+    except sqlite3.OperationalError as error:
         if "locked" not in str(error):  # MLflow waits for a writer that has locked the database
-            raise BadInput(
-                f"{file}: no database for MLflow ({error}); move it away, then make a new one: {log_command}"
-            ) from error
+            raise BadInput(file, f"{error}; make it and its folder writable for you, then: {log_command}") from error
+    except sqlite3.DatabaseError as error:
+        raise BadInput(
+            file, f"no database for MLflow ({error}); move it away, then make a new one: {log_command}"
+        ) from error

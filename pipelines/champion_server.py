@@ -32,6 +32,7 @@ class PredictionResponse(BaseModel):
     version: int = Field(description="number of the newest delivery that the models were trained on")
     data: str = Field(description="digest of the deliveries up to that one")
     logged: int = Field(description="rows that are kept until their label comes")
+    warnings: list[str] = Field(description="values that may be misread, such as a number in another unit")
 
 
 def make_app(served: ServedChampion) -> FastAPI:
@@ -69,6 +70,7 @@ def make_app(served: ServedChampion) -> FastAPI:
             predictions=answers.predictions,
             probabilities=answers.probabilities,
             logged=answers.logged,
+            warnings=answers.warnings,
             **_about(answers.deployed),
         )
 

@@ -12,6 +12,7 @@ from subprocess import Popen
 from typing import NamedTuple
 
 from fedweave.errors import BadInput
+from fedweave.files.atomic import check_writable
 
 from . import paths
 from .addresses import (
@@ -95,11 +96,12 @@ def main() -> None:
     lets SIGINT be ignored.
 
     Raises:
-        BadInput: a port is in use, MLflow's store is damaged or does not answer, or a server does not start or ends by
-            itself; the line has its last output.
+        BadInput: a port is in use, MLflow's store is damaged or does not answer, Prefect's folder cannot be written, or
+            a server does not start or ends by itself; the line has its last output.
     """
     own_servers = servers()
     check_store(os.environ["MLFLOW_TRACKING_URI"])
+    check_writable(os.environ["PREFECT_HOME"])
     for server in own_servers:
         if _is_reachable(server.port):
             other = start_command("ui", **{f"{server.name.upper()}_PORT": server.port + 1})

@@ -28,7 +28,7 @@ def report(
     from ..stages import report as stage
 
     folder = paths.RESULTS / study
-    if study and not folder.is_dir() and Path(study).is_dir():
+    if study and not folder.is_dir() and (Path(study).is_dir() or Path(study).is_relative_to(paths.RESULTS)):
         folder = Path(study)
     if study:
         place, results = folder.parent.resolve() / folder.name, paths.RESULTS.resolve()

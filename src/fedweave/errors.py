@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType
 
 MAX_SUGGESTIONS = 4  # names that a message suggests
 MAX_MESSAGE_LENGTH = 4000  # characters of a message
@@ -54,7 +55,9 @@ def exit_code(error: BadInput) -> int:
 
 
 def format_value(value: object) -> str:
-    """`value` as a message shows it: its `repr`, without the middle where that is long."""
+    """`value` as a message shows it: its `repr`, without the middle where that is long; the name of code."""
+    if isinstance(value, type | FunctionType):
+        return f"the {'class' if isinstance(value, type) else 'function'} {value.__name__}"
     if isinstance(value, int) and value.bit_length() > 4 * MAX_VALUE_LENGTH:
         return f"a whole number of about {int(value.bit_length() * 0.30103) + 1} digits"
     try:
@@ -142,8 +145,9 @@ def choose(
     hint = suggest(str(value), options, MAX_SUGGESTIONS if command else 1)
     if (meant := (words or {}).get(str(value))) in options:
         hint = f"did you mean {meant!r}? "
-    is_long = command and len(options) > MAX_SUGGESTIONS
-    rest = f"all {len(options)} are listed by: {command}" if is_long else f"choices: {', '.join(options) or 'none'}"
+    rest = f"choices: {', '.join(options)}" if options else "there are no choices"
+    if command and len(options) > MAX_SUGGESTIONS:
+        rest = f"all {len(options)} are listed by: {command}"
     raise BadInput(key, f"{format_value(value)} is unknown; {hint}{rest}")
 
 

@@ -141,7 +141,9 @@ def metric(name: str, **about: Any) -> Callable[[Function], Function]:
 
     def enter(function: Function) -> Function:
         if not callable(function):
-            raise BadInput(f"metric {name!r}: {function!r} is not a function; write one of (targets, outputs)")
+            raise BadInput(
+                f"metric {name!r}: {format_value(function)} is not a function; write one of (targets, outputs)"
+            )
         entry = Metric(name, function, **about)
         register(FUNCTIONS, "metric", name, function)
         METRICS[name] = entry

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, format_value
 
 _files: dict[tuple[str, str], Path] = {}  # (kind, name) -> the file in which it was registered
 
@@ -20,7 +20,7 @@ def check_name(kind: str, name: object) -> None:
         BadInput: saying how to write it.
     """
     if not isinstance(name, str) or not name:
-        raise BadInput(f'{kind}: {name!r} is not a name; write @fw.{kind}("name")')
+        raise BadInput(f'{kind}: {format_value(name)} is not a name; write @fw.{kind}("name")')
 
 
 def register(table: dict[str, Any], kind: str, name: str, entry: Callable[..., Any]) -> None:

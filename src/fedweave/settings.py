@@ -255,9 +255,11 @@ def check_type(value: object, hint: Any, key: str) -> None:
 
 
 def _remedy(value: object, hint: Any, key: str) -> str:
-    """What to write in place of a share, of the name of a model or a partition, or of a number in quotes."""
+    """What to write in place of a share, one entry of a list, the name of a model or partition, a number in quotes."""
     if key.endswith(".split"):
         return "; it must map train, val, test to shares"
+    if isinstance(value, str | int | float) and _fits([value], hint):
+        return f"; write [{format_value(value)}]"
     if not isinstance(value, str):
         return ""
     if key.endswith((".model", ".partition")):
@@ -321,7 +323,7 @@ def _describe_type(hint: Any) -> str:
         return " or ".join(_describe_type(option) for option in get_args(hint))
     if origin is Literal:
         return f"one of {', '.join(map(str, get_args(hint)))}"
-    if origin in (list, tuple, Sequence) and get_args(hint):
+    if origin in (list, tuple, Sequence) and get_args(hint)[:1] not in ((), (Any,)):
         return f"a list, each entry {_describe_type(get_args(hint)[0])}"
     return names.get(origin or hint, str(hint))
 

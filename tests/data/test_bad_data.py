@@ -197,10 +197,11 @@ X, Y = np.zeros((4, 3), np.float32), np.zeros(4, np.int64)
 IMAGES = X[..., None, None]
 SHAPES: list[tuple[Callable[[], Dataset], str]] = [
     (lambda: Dataset("a", "images", IMAGES, Y + 2, 2), "labels y must be in 0"),
+    (lambda: Dataset("a", "images", IMAGES, Y, 2.0), "classes is 2.0; give a whole number"),  # type: ignore[arg-type]
     (lambda: Dataset("a", "images", IMAGES, Y - 1, 2), "labels y must be in 0"),
     (lambda: Dataset("a", "images", X[:0], Y[:0], 2), "give at least one row"),
     (lambda: Dataset("a", "images", X[0], Y[:3], 2), "give at least one row"),
-    (lambda: Dataset("a", "tabular", X, Y, 2), "tables go as 'images', with rows [M, F, 1, 1]"),
+    (lambda: Dataset("a", "tabular", X, Y, 2), "'tabular' is not one of images, graph, series; tables go as 'images'"),
     (lambda: Dataset("a", "images", IMAGES, Y * 1.0, 2), "not float64; use y.astype('int64')"),
     (lambda: Dataset("a", "images", IMAGES, Y + 0.5, 2), "not float64; numbers to predict go into targets=y[:, None]"),
     (lambda: Dataset("a", "images", IMAGES, Y.astype(str), 2), "number the classes from 0"),

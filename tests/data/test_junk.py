@@ -143,6 +143,20 @@ def test_a_damaged_database_of_mlflow_is_refused_at_once(
     assert time.monotonic() - start < 30
 
 
+def test_a_database_that_only_others_may_write_is_not_to_be_moved(
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of another user of the folder: it is whole. SQLite cannot open its log, whoever runs this test."""
+    file = tmp_path / "mlflow.db"
+    with closing(sqlite3.connect(file)) as database:
+        database.executescript("PRAGMA journal_mode = WAL; CREATE TABLE a (b TEXT)")
+    Path(f"{file}-wal").mkdir()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
+    monkeypatch.setattr(tracking, "RESULTS", study.parent)
+    message = f"{file}: unable to open database file; make it and its folder writable for you, then: fedweave log toy"
+    assert_refused(lambda: tracking.main("toy"), message)
+
+
 def test_a_database_of_a_newer_mlflow_is_refused(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "mlflow.db"
     with closing(sqlite3.connect(file)) as database:

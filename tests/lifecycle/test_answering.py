@@ -89,6 +89,24 @@ def test_each_answer_is_of_one_champion_while_it_moves(life: fw.Lifecycle) -> No
     assert answers[0]["probabilities"][0].keys() == {"no", "yes"}
 
 
+def test_an_answer_says_which_values_may_be_misread(life: fw.Lifecycle) -> None:
+    """Every answer does, not only the first: a number in another unit, and an infinite one, which counts as missing."""
+    with TestClient(make_app(ServedChampion(fw.Lifecycle(life.folder)))) as client:
+
+        def list_warnings(number: str) -> list[str]:
+            request = f'{{"rows": [{{"site": "A", "a": {number}}}]}}'
+            answer = client.post("/predict", content=request, headers={"content-type": "application/json"})
+            lines: list[str] = answer.json()["warnings"]
+            return lines
+
+        assert list_warnings("0.5") == []
+        for _ in range(2):
+            (line,) = list_warnings("4000.0")
+            assert line.startswith("client 'A': table: column 'a' is far from training")
+        infinite = "client 'A': table: column 'a' is infinite in 1 of 1 rows, and counts as missing there"
+        assert list_warnings("1e999") == [infinite]
+
+
 def test_a_champion_that_cannot_be_loaded_does_not_answer(life: fw.Lifecycle, tmp_path: Path) -> None:
     """The one before does, and the health check says why; so do damaged roles. Rows that do not fit are one line."""
     with TestClient(make_app(ServedChampion(fw.Lifecycle(life.folder)))) as client:

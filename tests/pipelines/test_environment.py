@@ -1,5 +1,8 @@
-"""The file .env, which Docker Compose and Prefect read too."""
+"""The environment of every command: the file .env, which Docker Compose and Prefect read too, and the locale."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +37,11 @@ def test_variables_of_the_environment_override_the_file(tmp_path: Path, monkeypa
     monkeypatch.setenv("A_POOL", "mine")
     assert _environment(tmp_path / ".env") == {}
     assert _environment(tmp_path / "none") == {}
+
+
+def test_a_terminal_without_unicode_gets_codes_of_characters_that_it_lacks() -> None:
+    """Such as that of LANG=de_DE. A ? in their place would be read as the verdict `open`."""
+    program = "import fedweave.pipelines; print('a ± b, ≈ ▲')"
+    env = {**os.environ, "PYTHONIOENCODING": "iso-8859-1"}
+    run = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=False)
+    assert (run.stdout, run.returncode) == ("a ± b, ".encode("iso-8859-1") + rb"\u2248 \u25b2" + b"\n", 0)

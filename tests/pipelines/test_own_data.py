@@ -140,6 +140,8 @@ def test_the_report_of_a_folder_is_made_again(
     assert {path.name for path in folder.iterdir()} == before
     with pytest.raises(fw.BadInput, match="results/nowhere: there is no such folder of results"):
         records.report("nowhere")
+    with pytest.raises(fw.BadInput, match=r"^results/nowhere: there is no such folder of results"):
+        records.report("results/nowhere")
 
 
 def test_rows_of_the_client_are_predicted_alone(

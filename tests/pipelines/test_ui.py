@@ -142,6 +142,17 @@ def test_tasks_of_the_current_study_have_links(store: str, tmp_path: Path, monke
     assert dict(ui._run_links()) == {"another in MLflow": whole["another in MLflow"], **tasks}
 
 
+def test_a_folder_for_prefect_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefect's last line says that its start failed, and not why."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
+    for port in ("MLFLOW_PORT", "PREFECT_PORT"):
+        monkeypatch.setenv(port, str(free_port()))
+    monkeypatch.setenv("PREFECT_HOME", "/proc/fedweave")
+    with pytest.raises(BadInput, match=r"^/proc/fedweave.*: cannot be written "):
+        ui.main()
+
+
 def test_the_named_command_for_the_servers_exists_in_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

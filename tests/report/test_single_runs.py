@@ -83,6 +83,10 @@ def test_broken_folders_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nowhere: there is no such folder of results; check the path"):
         results.load_study(tmp_path / "nowhere")
     run = write_single_run(tmp_path)
+    with pytest.raises(
+        BadInput, match=f"^{run}: is the folder of one run; give that of its results, {run.parents[1]}$"
+    ):
+        results.load_study(run)
     table = pd.read_parquet(run / "evaluations.parquet")
     pd.concat([table, table[:1]]).to_parquet(run / "evaluations.parquet")
     with pytest.raises(BadInput, match=r"evaluations\.parquet: two rows for one seed, round, point, split, client"):

@@ -33,7 +33,8 @@ DIGITS, GRAPH = "tasks/digits", "tasks/graph"
         ("about: 2001-99-99\n", ["month"]),
         ("[" * 3000, ["line 2"]),
         ("a: &b [*b]\n", ["recursion"]),
-        ("a: 2001-01-01\n", ["a: datetime.date(2001, 1, 1) is a date", "quotes"]),
+        ("a: 2001-01-01\n", ["a: 2001-01-01 is a date", "quotes"]),
+        ("- a\n- b\n", ["is not a mapping of keys to values", "fedweave study show"]),
         ("about: !!python/object/apply:os.system [true]\n", ["line 1", "python/object"]),
     ],
 )

@@ -126,7 +126,7 @@ WRONG = {
     "absent": ("import no_such_package_here\n", r"absent\.py, line 1: ModuleNotFoundError: .*no_such_package_here"),
     "nomethod": (
         f"{IMPORT}@fw.method('x')\n{CLASS}",
-        r"nomethod\.py, line 3: method 'x': .* is not a method; derive it",
+        r"nomethod\.py, line 3: method 'x': the class X is not a method; derive it",
     ),
     "nofields": (
         f"{IMPORT}@fw.method('x')\n{METHOD}    step: float = 0.5\n",
@@ -145,14 +145,21 @@ WRONG = {
         f"@fw.method('x')\n{FROZEN}{METHOD}    step: Annotated[s.Share, 'a part'] = 5\n",
         "method 'x': X: the default of step: 5 is out of range; it must be between 0 and 1",
     ),
-    "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': .* is not a client model; derive it from"),
-    "noloader": (f"{IMPORT}@fw.dataset('x')\n{CLASS}", "dataset 'x': .* is not a loader; write a function"),
+    "nomodel": (f"{IMPORT}@fw.model('x')\n{CLASS}", "model 'x': the class X is not a client model; derive it from"),
+    "noloader": (f"{IMPORT}@fw.dataset('x')\n{CLASS}", "dataset 'x': the class X is not a loader; write a function"),
+    "functionmodel": (
+        f"{IMPORT}@fw.model('x')\n{FUNCTION}",
+        "model 'x': the function f is not a client model; derive it",
+    ),
     "norule": (f"{IMPORT}fw.partition('x')(3)\n", "partition 'x': 3 is not a rule; write a function"),
     "noseed": (
         f"{IMPORT}@fw.partition('x')\ndef halves(dataset, clients):\n    pass\n",
         "partition 'x': has no parameter seed; a rule takes dataset, clients, seed",
     ),
-    "unnamed": (f"{IMPORT}@fw.dataset\n{FUNCTION}", r"line 3: .* is not a name; write @fw\.dataset"),
+    "unnamed": (
+        f"{IMPORT}@fw.dataset\n{FUNCTION}",
+        r"line 3: dataset: the function f is not a name; write @fw\.dataset",
+    ),
 }
 
 

@@ -264,7 +264,7 @@ def test_a_part_of_a_full_params_yaml_needs_no_optional_block(tmp_path: Path) ->
     for wrong, message in {
         FULL + "ablate: {parts: 3}": "ablate.parts: give `run`",
         FULL.replace("task: t, method: local", "method: local"): "runs.t-local.task: missing",
-        FULL.replace("methods: {local: {}, ditto: {}}", ""): "methods: None must be a non-empty dict",
+        FULL.replace("methods: {local: {}, ditto: {}}", ""): "methods: missing; it must be a mapping with entries",
     }.items():
         file.write_text(wrong)
         with pytest.raises(BadInput, match=message):

@@ -57,7 +57,10 @@ class Dataset:
     def __post_init__(self) -> None:
         name, series, graph = f"dataset {self.name}", self.kind == "series", self.kind == "graph"
         hint = "tables go as 'images', with rows [M, F, 1, 1]"
-        require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {get_args(Kind)}; {hint}")
+        kinds = ", ".join(get_args(Kind))
+        require(self.kind in get_args(Kind), f"{name}: kind {self.kind!r} is not one of {kinds}; {hint}")
+        is_count = isinstance(self.classes, int | np.integer)
+        require(is_count, f"{name}: classes is {format_value(self.classes)}; give a whole number, 0 for no classes")
         for key in ("x", "y"):
             array = getattr(self, key)
             is_array = array is None or isinstance(array, np.ndarray)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TypeVar, get_args
 
 from fedweave.data.base import Dataset, Kind
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.registry import check_name, register
 
 Loader = Callable[[Path], Dataset]
@@ -32,9 +32,8 @@ def dataset(name: str, kind: Kind | None = None) -> Callable[[L], L]:
 
     def enter(loader: L) -> L:
         if isinstance(loader, type) or not callable(loader):
-            raise BadInput(
-                f"dataset {name!r}: {loader!r} is not a loader; write a function of a folder that returns a Dataset"
-            )
+            problem = f"{format_value(loader)} is not a loader; write a function of a folder that returns a Dataset"
+            raise BadInput(f"dataset {name!r}: {problem}")
         register(DATASETS, "dataset", name, loader)
         KINDS.pop(name, None)  # the name may be defined again, as in a notebook
         KINDS.update({} if kind is None else {name: kind})

@@ -41,7 +41,7 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
     def enter(cls: type[M]) -> type[M]:
         if not (isinstance(cls, type) and issubclass(cls, Method)):
             advice = "derive it from fedweave.engine.protocol.Method"
-            raise BadInput(f"method {name!r}: {cls!r} is not a method; {advice}")
+            raise BadInput(f"method {name!r}: {format_value(cls)} is not a method; {advice}")
         if missing := sorted(cls.__abstractmethods__):
             raise BadInput(f"method {name!r}: {cls.__name__} has no {', '.join(missing)}; define what a round needs")
         if not isinstance(getattr(cls, "label", None), str):

@@ -1,6 +1,7 @@
 """Answers of a life's champion, which may move between two requests."""
 
 import threading
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from fedweave.lifecycle.sites import LifeModels
 if TYPE_CHECKING:
     import pandas as pd
 
+RECORDING = threading.Lock()  # warnings go to one list for all threads of a process; models take turns anyway
+
 
 @dataclass(frozen=True)
 class ChampionAnswer:
@@ -25,12 +28,14 @@ class ChampionAnswer:
         probabilities: name of a class -> its probability [M]; None for numbers.
         deployed: whose answers they are.
         logged: how many rows are kept until their label comes.
+        warnings: which of their values may be misread, such as a number in another unit.
     """
 
     predictions: list[Any]
     probabilities: list[dict[str, float]] | None
     deployed: Deployed
     logged: int
+    warnings: list[str]
 
 
 class ServedChampion:
@@ -79,6 +84,7 @@ class ServedChampion:
         import pandas as pd
 
         deployed, champion = self.champion()
+        notes = list[str]()
         terms = self.life.settings.terms
         if terms.client not in rows:
             raise BadInput("rows", f"have no column {terms.client!r}, which names the client")
@@ -87,11 +93,10 @@ class ServedChampion:
         for client, own in rows.groupby(terms.client, sort=False, dropna=False):
             if str(client) not in champion.clients:
                 raise BadInput(f"client {client!r}", f"has no model of version {deployed.version} yet")
-            if champion.has_numbers:
-                said = pd.DataFrame({NUMBER: np.asarray(champion.predict(own, client), dtype=np.float64)}, own.index)
-            else:
-                said = champion.predict_proba(own, client)
-            parts[str(client)] = said
+            with RECORDING, warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                parts[str(client)] = _predict(champion, own, client)
+            notes += [f"client {client!r}: {one.message}" for one in caught]
         logged = 0
         if self.log is not None:
             logged = sum(
@@ -99,7 +104,16 @@ class ServedChampion:
             )
         table = pd.concat(parts.values()).sort_index()
         if champion.has_numbers:
-            return ChampionAnswer(table[NUMBER].tolist(), None, deployed, logged)
+            return ChampionAnswer(table[NUMBER].tolist(), None, deployed, logged, notes)
         labels = table.columns.to_numpy()[table.to_numpy().argmax(1)].tolist()
         shares = table.set_axis([*map(str, table.columns)], axis="columns").to_dict("records")
-        return ChampionAnswer(labels, shares, deployed, logged)
+        return ChampionAnswer(labels, shares, deployed, logged, notes)
+
+
+def _predict(champion: LifeModels, rows: "pd.DataFrame", client: Any) -> "pd.DataFrame":
+    """Probabilities of classes, or numbers in one column, for rows of one client."""
+    import pandas as pd
+
+    if champion.has_numbers:
+        return pd.DataFrame({NUMBER: np.asarray(champion.predict(rows, client), dtype=np.float64)}, rows.index)
+    return champion.predict_proba(rows, client)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from fedweave.errors import BadInput, choose
+from fedweave.errors import BadInput, choose, format_value
 from fedweave.models import adapters
 from fedweave.models.base import BODY, ClientModel, check_parameters, make_constants
 from fedweave.models.padded_embedding import keep_padding
@@ -25,7 +25,9 @@ def model(name: str) -> Callable[[type[C]], type[C]]:
 
     def enter(cls: type[C]) -> type[C]:
         if not (isinstance(cls, type) and issubclass(cls, ClientModel)):
-            raise BadInput(f"model {name!r}: {cls!r} is not a client model; derive it from fedweave.models.ClientModel")
+            raise BadInput(
+                f"model {name!r}: {format_value(cls)} is not a client model; derive it from fedweave.models.ClientModel"
+            )
         if missing := sorted(cls.__abstractmethods__):
             raise BadInput(f"model {name!r}: {cls.__name__} has no {', '.join(missing)}; define it")
         register(MODELS, "model", name, cls)

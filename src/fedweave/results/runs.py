@@ -273,6 +273,8 @@ def load_study(folder: Path | str, only: Collection[str] | None = None) -> Study
     if not finished:
         if not folder.is_dir():
             raise BadInput(folder, "there is no such folder of results; check the path, or train first")
+        if (folder / "run.json").is_file():  # such as the folder that `fedweave run` prints
+            raise BadInput(folder, f"is the folder of one run; give that of its results, {folder.parent.parent}")
         raise BadInput(f"{folder / 'runs'}: no finished run; train one first")
     runs = [load_run(path) for path in finished]
     runs = [_as_control(run, [other for other in runs if other.task == run.task]) for run in runs]

@@ -88,9 +88,7 @@ def read_yaml(path: Path, empty: dict[str, Any] | None = None) -> dict[str, Any]
     if loaded is None and empty is not None:
         return empty
     if not isinstance(loaded, dict):
-        raise BadInput(
-            path, f"expected a mapping at the top, found {type(loaded).__name__}; see: fedweave study show {example()}"
-        )
+        raise BadInput(path, f"its content is not a mapping of keys to values; see: fedweave study show {example()}")
     return loaded
 
 
@@ -134,4 +132,4 @@ def _check_plain(value: Any, where: str) -> None:
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             _check_plain(item, f"{where}.{key}".removeprefix("."))
     elif value is not None and not isinstance(value, bool | int | float | str):
-        raise BadInput(where, f"{format_value(value)} is a {type(value).__name__}; write it in quotes if it is a text")
+        raise BadInput(where, f"{value} is a {type(value).__name__}; write it in quotes if it is a text")

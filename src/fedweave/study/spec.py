@@ -36,6 +36,7 @@ WORDS = (
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,99}")
 PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")  # of a study's name, which is not a key of DVC
 LETTERS = "letters (a-z, A-Z), digits, - and _, at most 100, and no - at the start"
+KINDS = {str: "a text", dict: "a mapping with entries", list: "a list with entries"}  # that must not be empty
 LONGEST_STUDY = 150  # characters of a study's name with its slashes
 OWN_FOLDERS = ("ablations", "metrics", "runs", "tuned")  # in the folder of a study
 UNRECORDED = ("executor", "chunk", "store", "device", "checkpoint")  # settings of `train` that change no result
@@ -255,11 +256,8 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
         choose(key, WORDS, where)
     for key, kind in {"study": str, "tasks": dict, "runs": dict, "methods": dict, "seeds": list}.items():
         if not isinstance(raw.get(key), kind) or not raw[key]:
-            raise BadInput(
-                f"{where}: {key}",
-                f"{format_value(raw.get(key))} must be a non-empty {kind.__name__}; "
-                f"see: fedweave study show {example()}",
-            )
+            problem = f"{format_value(raw[key])} is not" if key in raw else "missing; it must be"
+            raise BadInput(f"{where}: {key}", f"{problem} {KINDS[kind]}; see: fedweave study show {example()}")
     if not isinstance(raw.get("about", ""), str):
         raise BadInput(f"{where}: about", f"{format_value(raw['about'])} is not text; write it in quotes")
 

@@ -55,7 +55,9 @@ def rule(
 
     def enter(function: R) -> R:
         if isinstance(function, type) or not callable(function):
-            raise BadInput(f"partition {name!r}: {function!r} is not a rule; write a function that returns a Partition")
+            raise BadInput(
+                f"partition {name!r}: {format_value(function)} is not a rule; write a function that returns a Partition"
+            )
         if missing := [key for key in PARAMETERS if key not in inspect.signature(function).parameters]:
             raise BadInput(f"partition {name!r}: has no parameter {missing[0]}; a rule takes {', '.join(PARAMETERS)}")
         register(PARTITIONS, "partition", name, function)
