@@ -27,6 +27,7 @@ from . import (
     lifecycle,
     listing,
     own_data,
+    papers,
     projects,
     recommend,
     records,
@@ -40,7 +41,19 @@ from .repeated_options import refuse_repeated_options
 # Parts of `fedweave --help`, with their commands in the order in which one needs them.
 PANELS = {
     "Your own data": ("recommend", "compare", "predict", "export", "run"),
-    "Studies of a project": ("init", "import", "list", "study", "flow", "report", "verify", "search", "log", "submit"),
+    "Studies of a project": (
+        "init",
+        "import",
+        "list",
+        "study",
+        "flow",
+        "report",
+        "verify",
+        "search",
+        "log",
+        "submit",
+        "paper",
+    ),
     "A model that lives on with new data": (
         "refresh",
         "lifecycle",
@@ -89,6 +102,7 @@ app.add_typer(servers.app)
 app.command()(single_run.run)
 app.command("import")(importing.import_)
 app.command()(projects.init)
+app.command()(papers.paper)
 app.command()(workers.deploy)
 app.command()(workers.worker)
 out = Console(markup=False)  # labels have [brackets]

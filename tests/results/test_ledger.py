@@ -12,24 +12,24 @@ from tools.docs import ledger
 
 
 @pytest.fixture(scope="module")
-def entries() -> list[ledger.Entry]:
+def entries() -> list[ledger.PrintedNumber]:
     return ledger.build()
 
 
-def test_every_printed_number_stands_there_once(entries: list[ledger.Entry]) -> None:
+def test_every_printed_number_stands_there_once(entries: list[ledger.PrintedNumber]) -> None:
     printed = Counter(repr(row) for paper in published.PAPERS for row in published.rows(paper))
     assert Counter(repr(published.Row(*entry[:8])) for entry in entries) == printed
     assert ledger.counts(entries).loc["all", "all"] == printed.total()
 
 
-def test_the_stored_ledger_is_the_present_one(entries: list[ledger.Entry]) -> None:
+def test_the_stored_ledger_is_the_present_one(entries: list[ledger.PrintedNumber]) -> None:
     """Else: python -m tools.docs.ledger."""
     frame = pd.DataFrame(entries)
     assert ledger.CSV.read_text() == frame.to_csv(index=False, lineterminator="\n", float_format="%.6g")
-    assert ledger.CSV.with_suffix(".md").read_text() == ledger.page(entries)
+    assert ledger.PAGE.read_text() == ledger.page(entries)
 
 
-def test_only_whole_budgets_have_a_number(entries: list[ledger.Entry]) -> None:
+def test_only_whole_budgets_have_a_number(entries: list[ledger.PrintedNumber]) -> None:
     for entry in entries:
         whole = entry.state in (ledger.FULL, ledger.ONE_SEED, ledger.OTHER, ledger.SIZE)
         assert math.isfinite(entry.ours) == whole, entry
@@ -37,7 +37,7 @@ def test_only_whole_budgets_have_a_number(entries: list[ledger.Entry]) -> None:
         assert not (entry.state == ledger.ONE_SEED and entry.seeds > 1), entry
 
 
-def test_a_number_of_ours_is_that_of_its_study(entries: list[ledger.Entry]) -> None:
+def test_a_number_of_ours_is_that_of_its_study(entries: list[ledger.PrintedNumber]) -> None:
     """Of each study, read again from its file, in the printed unit; a mean is that of the columns beside it."""
     frame = pd.DataFrame(entries)[lambda frame: frame["seeds"] > 0]
     weights = frame[frame["metric"].isin(WEIGHTS)].set_index(["study", "method", "metric"])

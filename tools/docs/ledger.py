@@ -1,7 +1,7 @@
 """The ledger of the five papers: every printed number once, with ours beside it and how far it was run.
 
-docs/reproduction/ledger.csv has one row for each row of `results.published`. The page docs/reproduction/ledger.md shows
-the papers' tables as they print them, with our numbers where the whole budget was trained.
+The package has ledger.csv (`results.published.ledger`). The page docs/reproduction/ledger.md shows the papers' tables
+as they print them, with our numbers where the whole budget was trained.
 
 python -m tools.docs.ledger    write both again
 """
@@ -18,52 +18,32 @@ from fedweave import results
 from fedweave.files.atomic import write_atomic
 from fedweave.pipelines.processes import run_main
 from fedweave.results import published
+from fedweave.results.published.ledger import (
+    ABSENT,
+    CSV,
+    DIFFERS,
+    FULL,
+    MARKS,
+    NOT_RUN,
+    ONE_SEED,
+    OTHER,
+    REDUCED,
+    SIZE,
+    STATES,
+    PrintedNumber,
+    arrange,
+)
 from fedweave.results.quantities import WEIGHTS
 from fedweave.study import catalogue
 from tools.docs.stored_numbers import FOLDER, METRICS, QUANTITIES, WEIGHTS_FILE, size_key
 from tools.pages import markdown, store
 
-CSV = FOLDER / "ledger.csv"
+PAGE = FOLDER / "ledger.md"
 COSTS = FOLDER / "costs.csv"  # by benchmarks.paper_costs: FedAvg on each column that was not run
 ZOO = Path("docs/boards/zoo.csv")
 MEAN = "avg"  # the setting of a printed mean over the others
-FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN = (
-    "full budget, several seeds",
-    "full budget, one seed",
-    "full budget, set-up of public code",
-    "size or count",
-    "reduced budget",
-    "data not at hand",
-    "not run",
-)
-STATES = (FULL, ONE_SEED, OTHER, SIZE, REDUCED, ABSENT, NOT_RUN)  # the first that applies is the state of a number
-MARKS = {ONE_SEED: "¹", OTHER: "ᶜ", REDUCED: " r", ABSENT: " –"}  # on the page
 # Data that were not at hand for our runs. The readers exist; the pages of the data sets say where the data come from.
 MISSING_DATA = frozenset({"tinyimagenet-resnet18", "emnist", "ogbn-arxiv", "compcars", "pems-bay"})
-
-
-class Entry(NamedTuple):
-    """One printed number and ours. Scores are in the printed unit; NaN where there is none.
-
-    `core_minutes` were trained, for all seeds. `estimate` are core-minutes of one seed that was not trained.
-    """
-
-    paper: str
-    table: str
-    dataset: str
-    setting: str
-    method: str
-    metric: str
-    printed: float
-    printed_std: float
-    state: str
-    ours: float
-    ours_std: float
-    seeds: float
-    verdict: str
-    core_minutes: float
-    estimate: float
-    study: str
 
 
 class Candidate(NamedTuple):
@@ -79,22 +59,22 @@ def main() -> None:
     entries = build()
     frame = pd.DataFrame(entries)
     store(frame, CSV)
-    write_atomic(CSV.with_suffix(".md"), page(entries))
+    write_atomic(PAGE, page(entries))
 
 
-def build() -> list[Entry]:
+def build() -> list[PrintedNumber]:
     """All printed numbers in the order of the papers' files."""
     return [_entry(row) for paper in published.PAPERS for row in published.rows(paper)]
 
 
-def _entry(row: published.Row) -> Entry:
+def _entry(row: published.Row) -> PrintedNumber:
     best = _mean_of_columns(row) if row.setting == MEAN else _best(row)
     state = best.state
     if state in (REDUCED, NOT_RUN) and row.dataset in MISSING_DATA:
         state = ABSENT
     shown = best.row if state in (FULL, ONE_SEED, OTHER, SIZE) else {}
     ours, std = float(shown.get("mean", np.nan)), float(shown.get("std", np.nan))
-    return Entry(
+    return PrintedNumber(
         *row[:6],
         row.mean,
         row.std,
@@ -213,10 +193,10 @@ def _scores(study: str) -> list[dict[str, Any]]:
 def _verdict(row: published.Row, state: str, ours: float, std: float) -> str:
     """Whether our score is within two standard deviations of the printed one, or our size within half a percent."""
     if state == SIZE:
-        return "agrees" if abs(ours - row.mean) <= 0.005 * abs(row.mean) else "differs"
+        return "agrees" if abs(ours - row.mean) <= 0.005 * abs(row.mean) else DIFFERS
     if state not in (FULL, OTHER) or not np.isfinite(std):
         return ""
-    return "differs" if abs(ours - row.mean) > 2 * np.hypot(std, np.nan_to_num(row.std)) else "agrees"
+    return DIFFERS if abs(ours - row.mean) > 2 * np.hypot(std, np.nan_to_num(row.std)) else "agrees"
 
 
 def _core_minutes(row: Mapping[str, Any]) -> float:
@@ -247,7 +227,7 @@ def _shares() -> Mapping[str, float]:
     return {str(label): value / seconds["FedAvg"] for label, value in seconds.items()}
 
 
-def counts(entries: list[Entry]) -> pd.DataFrame:
+def counts(entries: list[PrintedNumber]) -> pd.DataFrame:
     """Printed numbers by state (rows) and paper (columns), with their sums."""
     frame = pd.DataFrame(entries)
     table = pd.crosstab(frame["state"], frame["paper"]).reindex([*STATES], fill_value=0)[[*published.PAPERS]]
@@ -256,7 +236,7 @@ def counts(entries: list[Entry]) -> pd.DataFrame:
     return table
 
 
-def page(entries: list[Entry]) -> str:
+def page(entries: list[PrintedNumber]) -> str:
     """The page as Markdown."""
     table = counts(entries).rename(columns=published.PAPERS)
     lines = [["state", *map(str, table.columns)]]
@@ -271,7 +251,7 @@ def page(entries: list[Entry]) -> str:
     return text
 
 
-def _remaining(entries: list[Entry]) -> str:
+def _remaining(entries: list[PrintedNumber]) -> str:
     """What was not run and is at hand, by table: how many numbers, and the core-hours of one seed."""
     text = "| paper | table | not run | core-hours |\n| --- | --- | --: | --: |\n"
     frame = pd.DataFrame([entry for entry in entries if entry.state == NOT_RUN])
@@ -282,26 +262,21 @@ def _remaining(entries: list[Entry]) -> str:
     return text
 
 
-def _matrix(entries: list[Entry]) -> str:
-    """A table as printed: methods in rows, and a column for each data set, setting and quantity."""
-    quantities = {entry.metric for entry in entries} - {*METRICS}
-    cells: dict[str, dict[str, str]] = {}
-    for entry in entries:
-        column = ", ".join(filter(None, (entry.dataset, entry.setting)))
-        row = " ".join(filter(None, (entry.method, entry.metric if quantities else ""))).replace("_", " ")
-        cells.setdefault(row, {})[column] = _cell(entry)
-    columns = [*dict.fromkeys(column for row in cells.values() for column in row)]
-    rows = ([row, *(values.get(column, "") for column in columns)] for row, values in cells.items())
+def _matrix(entries: list[PrintedNumber]) -> str:
+    """A table as printed."""
+    columns, cells = arrange(entries)
+    rows = ([row, *(_cell(values.get(column)) for column in columns)] for row, values in cells.items())
     return markdown([["", *columns], *rows])
 
 
-def _cell(entry: Entry) -> str:
+def _cell(entry: PrintedNumber | None) -> str:
     """The printed number, and ours in brackets where the whole budget was trained; bold where they differ."""
-    printed = f"{entry.printed:g}"
-    if not np.isfinite(entry.ours):
-        return printed + MARKS.get(entry.state, "")
-    ours = f"{entry.ours:.4g}"
-    return f"{printed} [{f'**{ours}**' if entry.verdict == 'differs' else ours}{MARKS.get(entry.state, '')}]"
+    if entry is None:
+        return ""
+    printed, ours = entry.numbers
+    if entry.verdict == DIFFERS:
+        ours = f"**{ours.removesuffix(MARKS.get(entry.state, ''))}**{MARKS.get(entry.state, '')}"
+    return f"{printed} [{ours}]" if ours else printed
 
 
 INTRODUCTION = """# Ledger: every printed number
@@ -311,7 +286,8 @@ whole budget was trained, and **bold** where they differ: a mean over seeds by m
 by more than half a percent. ¹: one seed, so no verdict. ᶜ: the set-up of public code. r: trained with a smaller budget,
 whose numbers stand on the pages of the papers and never beside printed ones. –: the data were not at hand. No mark: not
 run. A number that a paper prints in several tables, for the same data, setting and method, is one experiment, and has
-the same number of ours in each. [ledger.csv](ledger.csv) has the same rows with the study, the seeds and the cost,
+the same number of ours in each. `fedweave paper fedsheafhn` prints these tables in a terminal.
+[ledger.csv](../../src/fedweave/results/published/ledger.csv) has the same rows with the study, the seeds and the cost,
 which is an estimate where nothing was trained. `python -m tools.docs.ledger` writes both again.
 
 """
