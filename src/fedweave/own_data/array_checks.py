@@ -1,11 +1,11 @@
 """Arrays of users as those of NumPy, and checks of what they hold."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Dataset
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, first_line, format_count
@@ -43,7 +43,8 @@ def as_plain(values: Any, name: str, ragged: str = "the rows have different leng
     Raises:
         BadInput: the rows differ in length, or cannot be read.
     """
-    if isinstance(values, Dataset | DataLoader):
+    torch_data = sys.modules.get("torch.utils.data")  # slow to import, and loaded where anyone has such a data set
+    if torch_data and isinstance(values, torch_data.Dataset | torch_data.DataLoader):
         raise BadInput(
             f"{name}: is a {type(values).__name__} of PyTorch; give its rows as arrays, for a data set by "
             "x, y = next(iter(DataLoader(dataset, len(dataset))))"
