@@ -18,6 +18,7 @@ from optuna.trial import TrialState, create_trial
 from fedweave.errors import BadInput
 from fedweave.pipelines import paths
 from fedweave.pipelines import search_dashboard as dashboard
+from fedweave.pipelines.addresses import LOOPBACK
 from fedweave.pipelines.stages import tune
 from fedweave.study import validate
 from tests.pipelines.test_tune import DECLARED, RUN, STUDY, prepare
@@ -139,7 +140,7 @@ def test_the_dashboard_serves_the_searches_on_loopback(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
     with socket.socket() as probe:
-        probe.bind((dashboard.HOST, 0))
+        probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]
     server = subprocess.Popen(
         [sys.executable, "-m", "fedweave.pipelines.commands.main", "dashboard", "--port", str(port)],
@@ -149,7 +150,7 @@ def test_the_dashboard_serves_the_searches_on_loopback(tmp_path: Path, monkeypat
         end = time.monotonic() + 120
         while True:
             try:
-                with urlopen(f"http://{dashboard.HOST}:{port}/api/studies", timeout=5) as answer:
+                with urlopen(f"http://{LOOPBACK}:{port}/api/studies", timeout=5) as answer:
                     content = json.load(answer)
                 break
             except OSError:

@@ -287,8 +287,8 @@ by more than half a percent. ¹: one seed, so no verdict. ᶜ: the set-up of pub
 whose numbers stand on the pages of the papers and never beside printed ones. –: the data were not at hand. No mark: not
 run. A number that a paper prints in several tables, for the same data, setting and method, is one experiment, and has
 the same number of ours in each. `fedweave paper fedsheafhn` prints these tables in a terminal.
-[ledger.csv](../../src/fedweave/results/published/ledger.csv) has the same rows with the study, the seeds and the cost,
-which is an estimate where nothing was trained. `python -m tools.docs.ledger` writes both again.
+`src/fedweave/results/published/ledger.csv` has the same rows with the study, the seeds and the cost, which is an
+estimate where nothing was trained. `python -m tools.docs.ledger` writes both again.
 
 """
 
