@@ -44,8 +44,7 @@ def _build(title: str, columns: Sequence[str], cells: Mapping[str, Mapping[str, 
     for column in columns:
         table.add_column(column, justify="right")
     for row, values in cells.items():
-        if present := [_format(values[column]) if column in values else Text() for column in columns]:
-            table.add_row(row, *present)
+        table.add_row(row, *(_format(values[column]) if column in values else Text() for column in columns))
     return table
 
 

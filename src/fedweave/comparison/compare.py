@@ -288,7 +288,7 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None
     histories = repetition.run_repetitions(prepared, checkpoints, report_round, bar.receive, most_threads=1)
     bar.end_method(prepared.rounds, run.seeds)
     (run_folder / "run.json").unlink(missing_ok=True)
-    metric = {"metric": plan.hash_metric()} if plan.hash_metric() else {}
+    metric = {"metric": plan.metric_hash} if plan.metric_hash else {}
     write_json(run_folder / "code.json", {"code": code, **metric}, indent=None)
     others = further_rounds.find_stored_states(checkpoints, run)
     controls = None if plan.title == "fit()" else folder / STATE / "controls"  # one run alone makes no board

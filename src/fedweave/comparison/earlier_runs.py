@@ -62,7 +62,7 @@ def _differences(plan: Plan, folder: Path, key: str, info: Mapping[str, Any]) ->
             yield f"{name}: {_show(old)} there, {_show(new)} here"
     code_file = folder / "runs" / key / "code.json"
     code = read_json(code_file, REMEDY).get("metric") if code_file.is_file() else None
-    if code and before.get("metric") == now.get("metric") and code != plan.hash_metric():
+    if code and before.get("metric") == now.get("metric") and code != plan.metric_hash:
         yield f"metric: the code of {now['metric']}, or a value that it reads, was another there"
 
 

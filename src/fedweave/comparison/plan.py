@@ -1,6 +1,5 @@
 """The plan of a comparison: its study, and the data and the model of its tasks."""
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from fedweave.metrics import METRICS
 from fedweave.models import MODELS
 from fedweave.models.inputs import layout_of
 from fedweave.models.own_module import OwnModule, wrap
-from fedweave.models.source import digest_text, find_reads, is_users, source_of
+from fedweave.models.source import describe_code, digest_text, is_users
 from fedweave.own_data.argument_checks import as_mapping, as_python, check_text
 from fedweave.own_data.federation import Federation, check_federation
 from fedweave.runs import dependencies, graph_files
@@ -65,12 +64,13 @@ class Plan:
         code = self._codes[run.method]
         if not graph_files.files_of(run) and METHODS[run.method].has_models:
             return code
-        return hashlib.sha256((code + dependencies.inputs_digest(run, None)).encode()).hexdigest()[:12]
+        return digest_text(code + dependencies.inputs_digest(run, None))
 
-    def hash_metric(self) -> str:
+    @cached_property
+    def metric_hash(self) -> str:
         """A hash of the code of the user's metric, which all runs of a folder share; empty for one of fedweave."""
-        code = [*_list_metric_code(self.study.run(next(iter(self.study.runs))).task.metric)]
-        return digest_text("".join(map(source_of, code)) + repr(find_reads(code))) if code else ""
+        code = describe_code(_list_metric_code(self.study.run(next(iter(self.study.runs))).task.metric))
+        return digest_text(code) if code else ""
 
     @cached_property
     def _codes(self) -> dict[str, str]:
@@ -85,9 +85,7 @@ def _hash_code(run: RunSpec) -> str:
     package_files = [
         file for file in dependencies.of_run(run) if is_own(file) or any(map(file.is_relative_to, folders))
     ]
-    user_code = [*_list_user_code(run)]
-    text = "".join([digest(package_files), *map(source_of, user_code), repr(find_reads(user_code))])
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return digest_text(digest(package_files) + describe_code(_list_user_code(run)))
 
 
 def _list_user_code(run: RunSpec) -> Iterator[Any]:

@@ -16,7 +16,7 @@ from fedweave.contestants import origins
 from fedweave.contestants.entry import OWN_BUDGET, UNTUNED, Runner
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask, Pair
 from fedweave.errors import BadInput, ContestantFailed, first_line
-from fedweave.models.source import find_reads, is_users, source_of
+from fedweave.models.source import describe_code, is_users
 from fedweave.processes.forks import one_thread
 
 ALL_ROWS = "it reads the rows of all clients, so that nothing shows that it is federated"
@@ -37,7 +37,7 @@ class FunctionRunner(Runner):
     unequal = (OWN_BUDGET, ALL_ROWS, UNTUNED)
 
     def digest(self) -> str:
-        return source_of(self.function) + repr(find_reads([self.function]))
+        return describe_code([self.function])
 
     def describe(self) -> dict[str, Any]:
         return {"code": f"{self.function.__module__}.{getattr(self.function, '__qualname__', 'function')}"}
@@ -79,8 +79,7 @@ class EstimatorRunner(Runner):
 
         values = self.estimator.get_params()
         parts = [part for value in (self.estimator, *values.values()) for part in (type(value), value)]
-        own = [part for part in parts if isinstance(part, type | FunctionType) and is_users(part)]
-        code = "".join(map(source_of, own)) + repr(find_reads(own)) if own else ""
+        code = describe_code(part for part in parts if isinstance(part, type | FunctionType) and is_users(part))
         settings = sorted(map(repr, values.items()))
         return f"{self.estimator!r} {settings} {sklearn.__version__}{code}" + f" raw {self.raw}" * bool(self.raw)
 

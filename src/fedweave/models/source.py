@@ -50,6 +50,12 @@ def digest_text(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
+def describe_code(things: Iterable[Any]) -> str:
+    """A text that changes with the source of a user's classes and functions, or with what they read; empty for none."""
+    things = [*things]
+    return "".join(map(source_of, things)) + repr(find_reads(things)) if things else ""
+
+
 def find_reads(things: Iterable[Any]) -> dict[str, str]:
     """Name -> hash, of what the code of classes and functions reads from outside of it: constants, functions, classes
     and modules that are the user's. Other objects, such as those of packages, do not count.
