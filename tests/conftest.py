@@ -133,18 +133,15 @@ def without_pictures_of_labels() -> Iterator[None]:
         yield
 
 
-def _same_methods() -> Iterator[None]:
-    """The table of methods is the same afterwards: contestants are listed in it while they are compared."""
+@pytest.fixture(scope="module", autouse=True)
+def same_methods() -> Iterator[None]:
+    """The table of methods is the same after a file: a contestant that a test compares is listed in it."""
     from fedweave.methods import METHODS
 
     before = dict(METHODS)
     yield
     METHODS.clear()
     METHODS.update(before)
-
-
-keep_methods = pytest.fixture(_same_methods)  # after a test
-keep_methods_of_module = pytest.fixture(_same_methods, scope="module")
 
 
 @pytest.fixture

@@ -14,10 +14,7 @@ from fedweave.files.atomic import digest_file
 from fedweave.pipelines.commands.boards import submit as command
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "board"
-pytestmark = [
-    pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}"),
-    pytest.mark.usefixtures("keep_methods"),
-]
+pytestmark = pytest.mark.skipif(bool(find_problem()), reason=f"the sandbox: {find_problem()}")
 SHARES = (EXAMPLE / "contestants" / "base_rate" / "base_rate.sh").read_text(encoding="utf-8")
 
 

@@ -21,7 +21,6 @@ from fedweave.contestants.exchange import write_task
 from fedweave.errors import BadInput
 from tests import convex
 
-pytestmark = pytest.mark.usefixtures("keep_methods_of_module")
 CLIENTS, ROWS, ROUNDS, RATE = 4, 60, 30, 0.5
 
 FEDAVG = """

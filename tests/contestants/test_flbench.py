@@ -98,7 +98,7 @@ class FedAvgServer:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, keep_methods: None) -> Path:
+def checkout(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         file = tmp_path / "FL-bench" / name
         file.parent.mkdir(parents=True, exist_ok=True)

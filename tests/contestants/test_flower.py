@@ -15,9 +15,6 @@ from tools.guides import ROOT, guide
 APP = Path(__file__).with_name("flower_app")
 
 
-pytestmark = pytest.mark.usefixtures("keep_methods")
-
-
 @pytest.mark.acceptance
 @pytest.mark.timeout(900)
 def test_fedavg_as_a_flower_app_agrees_with_ours(flower: Path) -> None:

@@ -19,7 +19,6 @@ from fedweave.contestants.rows import ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput, ContestantFailed
 
-pytestmark = pytest.mark.usefixtures("keep_methods_of_module")
 WINDOW, HORIZON = 4, 3
 PAGE = Path(__file__).parents[2].joinpath("docs", "contestants.md").read_text(encoding="utf-8")
 START = """

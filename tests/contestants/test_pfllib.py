@@ -88,7 +88,7 @@ def read_client_data(dataset, idx, is_train=True, few_shot=0):
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, keep_methods: None) -> Path:
+def checkout(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         file = tmp_path / "PFLlib" / "system" / name
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,6 @@ from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.runs.inputs import load_inputs
 
-pytestmark = pytest.mark.usefixtures("keep_methods_of_module")
 ROWS = 120
 WORDS = ("fast", "broken", "late", "good")
 
