@@ -25,10 +25,11 @@ study's set-up. Bars separate the parts of a question, such as
     ratio | table | key | column | column          of two such cells, as "x to 1"
     set-up | study | key | ...                     a number or a list of numbers in a study's full params.yaml
 
-Several studies are separated by commas. Several settings or methods are separated by semicolons; `*` in a setting
-stands for any text, and a method may be `all` or `all but A; B`. The answer then has several numbers. A question may
-begin with `range`, `lowest`, `highest` or `width`, which make one or two of them. `within` is the largest size rounded
-up, `at least` the smallest number rounded down, and `percent` multiplies by 100.
+Several studies are separated by commas; `all` are those with scores of single clients. Several settings or methods are
+separated by semicolons; `*` in a setting stands for any text, and a method may be `all` or `all but A; B`. The answer
+then has several numbers. A question may begin with `range`, `lowest`, `highest` or `width`, which make one or two of
+them. `within` is the largest size rounded up, `at least` the smallest number rounded down, and `percent` multiplies by
+100.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -46,7 +47,18 @@ from fedweave.metrics import METRICS, default_margin
 from fedweave.results import holm, statistics
 from fedweave.results.marks import CONTROLS, reason_without_verdict
 from fedweave.study import catalogue
-from tools.docs.stored_numbers import FOLDER, Board, Group, Row, cell, client_scores, modified, printed_rows, rows
+from tools.docs.stored_numbers import (
+    FOLDER,
+    Board,
+    Group,
+    Row,
+    cell,
+    client_scores,
+    modified,
+    printed_rows,
+    rows,
+    with_client_scores,
+)
 
 
 @dataclass(frozen=True)
@@ -221,7 +233,8 @@ def _p_controls(study: str, key: str, first: str, second: str) -> Answer:
 
 def _against(studies: str, control: str) -> list[tuple[str, str, str, str]]:
     """(study, setting, method, control) of all settings that have client scores of the control."""
-    settings = [(study, key) for study in map(str.strip, studies.split(",")) for key in rows(study)]
+    names = with_client_scores() if studies == "all" else [name.strip() for name in studies.split(",")]
+    settings = [(study, key) for study in names for key in rows(study)]
     return [
         (study, key, method, control)
         for study, key in settings

@@ -86,6 +86,12 @@ def _add_row(board: Board, key: str, method: str, row: Row) -> None:
     group[method] = row
 
 
+def with_client_scores() -> list[str]:
+    """The studies whose scores of single clients are stored, as "paper/table"."""
+    files = sorted(FOLDER.glob(f"*/*{CLIENTS}"))
+    return [f"{file.parent.name}/{file.name.removesuffix(CLIENTS)}" for file in files]
+
+
 def client_scores(study: str, key: str) -> dict[str, np.ndarray]:
     """Method -> scores [seeds, clients] in one setting, in the unit of the page.
 
