@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -50,6 +51,19 @@ class ByHelper(Net):
 class ByConfig(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x * CONFIG.factor)
+
+
+WEIGHTS: dict[str, Any] = {}  # a table and texts, as they come from a file
+
+
+class ByTable(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * float(WEIGHTS["table"]["weight"].iloc[0]))
+
+
+class ByTexts(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x * float(WEIGHTS["texts"][0]))
 
 
 def by_argument(shape: tuple[int, ...], outputs: int, factor: float) -> nn.Module:
@@ -102,6 +116,8 @@ def seeded(factor: float) -> nn.Module:
 
 CALLS: dict[str, Callable[[float], dict[str, Any]]] = {
     "a constant that a function beside the model reads": lambda factor: {"model": ByHelper},
+    "a table of pandas": lambda factor: {"model": ByTable},
+    "an array of texts": lambda factor: {"model": ByTexts},
     "a namespace of settings": lambda factor: {"model": ByConfig},
     "the closure of the function that makes the model": lambda factor: {"model": made(factor)},
     "an argument of it": lambda factor: {"model": functools.partial(by_argument, factor=factor)},
@@ -127,6 +143,9 @@ def factor(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     def set_factor(value: float) -> None:
         monkeypatch.setitem(globals(), "FACTOR", value)
         monkeypatch.setattr(CONFIG, "factor", value)
+        table = pd.DataFrame({"weight": [value], "words": [["a list", "in a cell"]]})
+        monkeypatch.setitem(WEIGHTS, "table", table)
+        monkeypatch.setitem(WEIGHTS, "texts", np.array([str(value)], dtype=object))
 
     return set_factor
 

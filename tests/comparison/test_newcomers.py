@@ -216,6 +216,15 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
             run.join(rows, **NAMES, **more)
 
 
+def test_a_graph_of_true_groups_needs_those_of_newcomers() -> None:
+    federation = fw.Federation.from_pandas(OLD, **NAMES, group={"site 0": "n", "site 1": "s", "site 2": "n"})
+    run = fw.fit(fw.methods.HeurFedAMP(graph="oracle"), federation, rounds=1, **QUIET)
+    with pytest.raises(fw.BadInput, match="give group= of the newcomers"):
+        run.join(NEW, **NAMES, rounds=1)
+    joined = run.join(NEW, **NAMES, group={"site 3": "s"}, rounds=1)
+    assert [*joined.comparison.federation.table["group"]] == ["n", "s", "n", "s"]
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -223,6 +232,7 @@ def test_bad_newcomers_are_refused(federation: fw.Federation) -> None:
         ({"size": 1e6}, "table: column 'size' is far from training"),
         ({"size": [-999.0] * 4 + [41.0] * 36}, "column 'size': 4 values are -999, apart from all others"),
         ({"kind": "c"}, "table: column 'kind' has no value that training had"),
+        ({"size": np.nan}, "table: column 'size' has no value in any of 40 rows"),
     ],
 )
 def test_rows_of_newcomers_that_may_be_misread_are_named(federation: fw.Federation, change: Any, line: str) -> None:

@@ -129,6 +129,18 @@ def check_join(run: Run, federation: Federation, rounds: int, freeze: bool) -> N
         raise BadInput("join: clients have joined this run already; train all of them from the start")
 
 
+def check_groups(run: Run, federation: Federation, extended: Federation) -> None:
+    """Refuse newcomers without a group where the run's graph is that of the true groups.
+
+    Raises:
+        BadInput: as it says.
+    """
+    if parse_run(run, federation).options.get("graph") != "oracle" or federation.partition.group is None:
+        return
+    if extended.partition.group is None:
+        raise BadInput("join: the run has the graph of the true groups (graph: oracle); give group= of the newcomers")
+
+
 def read_state(file: Path, prepared: PreparedRun, rounds: int | None = None) -> State:
     """The state of the server and the clients after a training.
 

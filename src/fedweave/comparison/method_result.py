@@ -285,8 +285,8 @@ class MethodResult:
             freeze: the server does not learn any more: newcomers fine-tune what it sends, and the others do not change.
             federation: that of the training, where the results were loaded from a folder.
             out: folder for the results; default: one that goes with the returned object.
-            options: of the newcomers' split: split, shares, time, gap, recording, val and seed. The rule is that of the
-                training, unless `split` names another.
+            options: of the newcomers' split: split, shares, time, gap, recording, val and seed; group and unit where
+                the clients of training have them. The rule of the split is that of training, unless `split` names one.
 
         Returns:
             the result of all clients, with the newcomers behind the others: `scores`, `predict`, `export`.
@@ -300,6 +300,7 @@ class MethodResult:
         origin: Any = self.comparison
         further_rounds.check_join(self.run, federation, rounds := as_python(rounds), freeze := as_python(freeze))
         extended = add_newcomers(federation, rows, client, label, options, edges, node)
+        further_rounds.check_groups(self.run, federation, extended)
         for line in extended.notes:
             warnings.warn(line, stacklevel=2)
         newcomers = len(extended) - len(federation)

@@ -16,6 +16,7 @@ from .columns import (
     other_clients,
     step_names,
     unique_texts,
+    warn_of_empty,
     warn_of_numbers,
 )
 from .errors import InputError

@@ -13,6 +13,7 @@ import textwrap
 import types
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import date, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 
 LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
-PLAIN = (type(None), bool, int, float, complex, str, bytes, Path, np.generic)
+PLAIN = (type(None), bool, int, float, complex, str, bytes, Path, date, timedelta, np.generic)
 DEEPEST = 6  # level of values inside of values
 INSTALLED = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib", "platlib")})
 
@@ -181,7 +182,11 @@ def _describe(value: Any, depth: int = 0) -> str | None:
     if depth > DEEPEST:
         return None
     inside = functools.partial(_describe, depth=depth + 1)
-    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+    if (text := _describe_table(value)) is not None:
+        return text
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "O":
+            return f"{value.shape} {inside(value.ravel().tolist())}"
         return f"{value.dtype} {value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
     if isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_meta:
         content = value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
@@ -199,3 +204,16 @@ def _describe(value: Any, depth: int = 0) -> str | None:
     if isinstance(value, types.SimpleNamespace | Namespace) or (is_users(type(value)) and hasattr(value, "__dict__")):
         return f"{type(value).__qualname__} {inside(vars(value))}"
     return None
+
+
+def _describe_table(value: Any) -> str | None:
+    """A text that changes with a table of pandas, a column or an index of one; None of any other object."""
+    pandas = sys.modules.get("pandas")
+    if pandas is None or not isinstance(value, pandas.DataFrame | pandas.Series | pandas.Index):
+        return None
+    try:
+        hashes = pandas.util.hash_pandas_object(value)
+    except TypeError:  # cells that cannot be hashed, such as lists
+        hashes = pandas.util.hash_pandas_object(value.astype(str))
+    columns = getattr(value, "columns", ())
+    return f"{type(value).__name__} {[*columns]} {hashlib.sha256(hashes.to_numpy().tobytes()).hexdigest()}"

@@ -112,7 +112,7 @@ def _read_graphs(
         return Federation(**graphs.fields_from_graphs(raw, options))
     columns = (node, client or "client", label or "label", [column.name for column in preprocessing.columns])
     newcomers = Federation(**graphs.fields_from_tables(raw, edges, *columns, options, preprocessing=preprocessing))
-    _warn_of_numbers(newcomers.dataset.raw, preprocessing)
+    _warn_of_columns(newcomers.dataset.raw, preprocessing)
     return newcomers
 
 
@@ -142,12 +142,13 @@ def _read_rows(federation: Federation, raw: Any, client: Any, label: Any, given:
     options = replace(options, features=names if preprocessing is not None else names[len(channels) :])
     newcomers = Federation(**rows.fields_from_table(raw, client, label, options, preprocessing))
     if preprocessing is not None:
-        _warn_of_numbers(raw, preprocessing)
+        _warn_of_columns(raw, preprocessing)
     return newcomers
 
 
-def _warn_of_numbers(table: Any, preprocessing: Preprocessing) -> None:
-    """Warn of columns of numbers that are far from training, as in another unit."""
+def _warn_of_columns(table: Any, preprocessing: Preprocessing) -> None:
+    """Warn of columns without any value, and of numbers that are far from training, as in another unit."""
+    exported_model.warn_of_empty(table, [column.name for column in preprocessing.columns])
     for column in preprocessing.columns:
         if not (column.levels or column.is_text or column.own):
             numbers = exported_model.as_numbers(table[column.name], column.name)
