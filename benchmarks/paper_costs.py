@@ -1,9 +1,9 @@
 """What the tables of the papers that were not run would cost: `python -m benchmarks.paper_costs`.
 
 For every printed column without a number of ours whose data are at hand, it measures a few local steps of FedAvg on
-this machine, on one core, and multiplies by the local steps of the whole budget. Evaluation, the server and what a
-method trains beside its local steps are not in it. It writes docs/reproduction/costs.csv, from which the ledger takes
-its estimates. Data sets are downloaded to data/raw.
+this machine, on one core, and multiplies by the local steps of the whole budget. Evaluation is not in it. Rounds of
+every method on digits, each beside one of FedAvg, give what else a method trains, and its server. It writes costs.csv
+and shares.csv in docs/reproduction, from which the ledger takes its estimates. Data sets are downloaded to data/raw.
 """
 
 import time
@@ -19,6 +19,7 @@ from fedweave.data.base import Partition
 from fedweave.engine.engine import run_round
 from fedweave.engine.schedule import sample_size
 from fedweave.engine.start import begin
+from fedweave.methods import METHODS
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.processes.forks import one_thread
@@ -29,9 +30,17 @@ from tools.docs import ledger
 from tools.pages import store
 
 Column = tuple[str, str, str, str]  # paper, table, data set, setting
-CSV = ledger.FOLDER / "costs.csv"
+TASKS = ("digits", "digits-graph")  # of the study zoo; a method's share is that on the first that has it
+ROUNDS = 3  # of each method and of FedAvg, in turn, after a first one that is not measured
 FEW, MORE = 2, 6  # local steps of the two rounds whose difference is measured
 CLIENTS = 2  # that train in them
+
+
+class Share(NamedTuple):
+    """Processor time of a method's rounds, divided by that of FedAvg's."""
+
+    method: str
+    share: float
 
 
 class Cost(NamedTuple):
@@ -48,12 +57,13 @@ class Cost(NamedTuple):
 
 
 def main() -> None:
-    """Measure all columns and write the table."""
+    """Measure all columns and methods, and write both tables."""
     rows = [row for row in ledger.build() if row.state == ledger.NOT_RUN]
     missing = {(row.paper, row.table, row.dataset, row.setting) for row in rows}
     with one_thread():
         measured: dict[str, float] = {}
-        store(pd.DataFrame([measure(*column, measured) for column in _tasks(missing)]), CSV)
+        store(pd.DataFrame([measure(*column, measured) for column in _tasks(missing)]), ledger.COSTS)
+        store(pd.DataFrame(measure_shares()), ledger.SHARES)
 
 
 def _tasks(missing: set[Column]) -> Iterator[tuple[spec.RunSpec, Column]]:
@@ -89,6 +99,32 @@ def measure(run: spec.RunSpec, column: Column, measured: dict[str, float]) -> Co
     steps, milliseconds = _local_steps(run, partition), measured[key]
     print(f"{run.study} {run.name}: {steps:,} local steps of {milliseconds:.2f} ms", flush=True)
     return Cost(*column, run.study, steps, milliseconds, steps * milliseconds / 60e3)
+
+
+def measure_shares() -> Iterator[Share]:
+    """The share of every method on `TASKS`, with one client after the other, as large models are trained."""
+    study, seen = spec.parse(catalogue.expand("zoo"), "zoo"), set[str]()
+    for task in TASKS:
+        runs = {item.method: study.run(key) for key, item in study.runs.items() if item.task == task}
+        content = data.load(runs["fedavg"].task.dataset, paths.RAW)
+        partition = data.partition(content, **data.splits(runs["fedavg"].task.partition)[0])
+        for name, run in runs.items():
+            if name not in seen and not METHODS[name].pools:
+                seen.add(name)
+                both = [replace(one, train=replace(one.train, executor="loop")) for one in (run, runs["fedavg"])]
+                times = [_round_seconds(prepare(one, content, partition)) for one in both * ROUNDS]
+                yield Share(METHODS[name].label, sum(times[::2]) / sum(times[1::2]))
+
+
+def _round_seconds(prepared: PreparedRun) -> float:
+    """Processor seconds of the second round of a run, or of its last stage."""
+    method, federation, executor = prepared.method, prepared.federation, prepared.executor
+    method = method.stages(prepared.run.train.rounds)[-1].method
+    state = begin(method, federation, 0, executor)
+    state, *_ = run_round(method, state, federation, prepared.settings, executor)
+    start = time.process_time()
+    run_round(method, state, federation, prepared.settings, executor)
+    return time.process_time() - start
 
 
 def _local_steps(run: spec.RunSpec, partition: Partition) -> int:

@@ -40,7 +40,7 @@ from tools.pages import markdown, store
 
 PAGE = FOLDER / "ledger.md"
 COSTS = FOLDER / "costs.csv"  # by benchmarks.paper_costs: FedAvg on each column that was not run
-ZOO = Path("docs/boards/zoo.csv")
+SHARES = FOLDER / "shares.csv"  # by the same: the time of each method on digits divided by FedAvg's
 MEAN = "avg"  # the setting of a printed mean over the others
 # Data that were not at hand for our runs. The readers exist; the pages of the data sets say where the data come from.
 MISSING_DATA = frozenset({"tinyimagenet-resnet18", "emnist", "ogbn-arxiv", "compcars", "pems-bay"})
@@ -222,9 +222,8 @@ def _costs() -> Mapping[tuple[str, ...], float]:
 @cache
 def _shares() -> Mapping[str, float]:
     """Label of a method -> its time on digits divided by FedAvg's."""
-    board = pd.read_csv(ZOO)
-    seconds = board[board["dataset"] == "digits"].set_index("method")["seconds"]
-    return {str(label): value / seconds["FedAvg"] for label, value in seconds.items()}
+    table = pd.read_csv(SHARES, index_col="method")["share"]
+    return {str(label): float(share) for label, share in table.items()}
 
 
 def counts(entries: list[PrintedNumber]) -> pd.DataFrame:
@@ -293,8 +292,8 @@ estimate where nothing was trained. `python -m tools.docs.ledger` writes both ag
 """
 
 REMAINING = """What was not run would take so many core-hours for one seed, on an AMD EPYC with AVX-512: local steps of
-the client model, which `python -m benchmarks.paper_costs` measures, times the time of the method on digits divided by
-FedAvg's. Evaluation is not in it. A mean over columns costs nothing more.
+the client model, times the processor time of a round of the method on digits divided by FedAvg's. Both are measured by
+`python -m benchmarks.paper_costs`. Evaluation is not in it. A mean over columns costs nothing more.
 
 """
 
