@@ -9,11 +9,7 @@ from fedweave.tensors.trees import Params
 
 
 def check_loss(result: tuple[Tensor, Params]) -> tuple[Tensor, Params]:
-    """The `result` of a loss.
-
-    Raises:
-        BadInput: it is not a pair of a scalar and buffers by name.
-    """
+    """The `result` of a loss."""
     is_pair = isinstance(result, tuple) and len(result) == 2
     if is_pair and isinstance(result[0], Tensor) and not result[0].ndim and isinstance(result[1], Mapping):
         return result
@@ -26,11 +22,7 @@ def check_loss(result: tuple[Tensor, Params]) -> tuple[Tensor, Params]:
 
 
 def check_gradient(value: Tensor) -> None:
-    """Refuse the value of a loss on which the model has no effect.
-
-    Raises:
-        BadInput: it has no gradient.
-    """
+    """Refuse the value of a loss on which the model has no effect."""
     if not value.requires_grad:
         raise BadInput(
             "descend: the loss has no gradient, so that nothing is trained; compute it from the model that it gets, "

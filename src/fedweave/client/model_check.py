@@ -32,9 +32,6 @@ def check_model(task: Task, x: Tensor, outputs: int, name: str, stacked: bool = 
         outputs: number of outputs of the model per row.
         name: name of the model in messages.
         stacked: whether several clients are to be computed at once (the executors batched and kernel).
-
-    Raises:
-        BadInput: one line that names the model, what is wrong and the way out.
     """
     rows = torch.cat([x] * (-(-2 * ROWS // len(x))))[: 2 * ROWS].to(task.dtype)
     check = _ModelCheck(task, rows[:ROWS], rows[ROWS:], f"model: {name}")
@@ -91,9 +88,6 @@ def check_codes(task: Task, few: Tensor, read_all: Callable[[], Tensor], name: s
     Args:
         few: rows [B, ...] that the model takes.
         read_all: gives all rows; called if the model looks up codes.
-
-    Raises:
-        BadInput: naming the table, the number of its vectors and the code.
     """
     codes = _LookedUp({key: value.clone() for key, value in task.init(0).items()}, f"model: {name}")
     try:

@@ -45,11 +45,7 @@ FACTS = {
 
 
 def check_content(dataset: Dataset) -> Dataset:
-    """Return `dataset` if its numbers are finite and it has the published sizes.
-
-    Raises:
-        BadInput: naming what differs.
-    """
+    """Return `dataset` if its numbers are finite and it has the published sizes."""
     check_finite(dataset.x, f"dataset {dataset.name}", AGAIN)
     facts = FACTS.get(dataset.name)
     if facts is None:
@@ -66,11 +62,7 @@ def check_content(dataset: Dataset) -> Dataset:
 
 
 def check_finite(x: np.ndarray, what: str, way: str) -> None:
-    """Refuse features with a value that is not finite.
-
-    Raises:
-        BadInput: names `what` the features are, the first such value, its position, and the `way` out.
-    """
+    """Refuse features with a value that is not finite."""
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(np.sum(x, dtype=np.float64)):
         bad = np.argwhere(~np.isfinite(x))
         if len(bad):

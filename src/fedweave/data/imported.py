@@ -10,9 +10,6 @@ def checked(file: Path, sha256: str) -> Path:
     """Return `file` if its content has the digest `sha256` of the import.
 
     The plug-in names the digest in its text, and DVC compares that text: a run is repeated after a new import.
-
-    Raises:
-        BadInput: the file is missing, or its content has changed.
     """
     if not file.is_file():
         raise BadInput(f"{file}: is missing; restore it, or import it again: fedweave import FILE --force")

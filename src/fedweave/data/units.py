@@ -48,11 +48,7 @@ def fit_units(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
 def _given_units(
     units: Mapping[str, Any], clients: int, width: int, dtype: np.dtype[Any]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers of a setting, which are those of all clients or have a row for each.
-
-    Raises:
-        BadInput: they are not as many finite numbers as targets, or a unit is not above 0.
-    """
+    """The numbers of a setting, which are those of all clients or have a row for each."""
     try:
         offset, unit = (
             np.ascontiguousarray(np.broadcast_to(np.asarray(units[key], dtype=dtype), (clients, width)))

@@ -268,11 +268,7 @@ def describe(options: argparse.Namespace) -> None:
 
 
 def app_spec(app: Path) -> specification.AppSpec:
-    """The specification of an exported app.
-
-    Raises:
-        BadInput: the folder holds none.
-    """
+    """The specification of an exported app."""
     return specification.read(app / PACKAGE / specification.FILE)
 
 

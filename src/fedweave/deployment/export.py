@@ -148,22 +148,14 @@ def prepare(run: RunSpec, dataset: Dataset, partition: Partition, seed: int | No
 
 
 def check_seed(run: RunSpec, seed: int | None) -> int:
-    """The seed of the federation: `seed`, by default the run's first.
-
-    Raises:
-        BadInput: it is none of the run's.
-    """
+    """The seed of the federation: `seed`, by default the run's first."""
     if seed is not None and seed not in run.seeds:
         raise BadInput("seed", f"{seed} is none of the run's: {', '.join(map(str, run.seeds))}")
     return run.seeds[0] if seed is None else seed
 
 
 def check_target(target: Path, data: Path | None = None) -> None:
-    """Refuse a `target` with other content than an app, or a `data` with other files than those of clients.
-
-    Raises:
-        BadInput: naming the folder.
-    """
+    """Refuse a `target` with other content than an app, or a `data` with other files than those of clients."""
     if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / PACKAGE).is_dir())):
         raise BadInput("export", f"{target} is not an empty folder; choose another one")
     _probe(target)

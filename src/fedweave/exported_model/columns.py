@@ -182,9 +182,6 @@ def check_client(rows: Any, column: str, client: str) -> None:
 
     Args:
         column: with the names of clients in training; "" if there was none. A table without it is taken as it is.
-
-    Raises:
-        InputError: naming the column and another client.
     """
     if column == "" or not hasattr(rows, "columns") or column not in rows:
         return
@@ -202,9 +199,6 @@ def check_nodes(rows: Any, column: str, names: Sequence[str]) -> None:
     Args:
         column: with the names of nodes in training; "" if there was none. A table without it is taken as it is.
         names: of the nodes in training.
-
-    Raises:
-        InputError: naming the first node that is not in its place.
     """
     if column == "" or not hasattr(rows, "columns") or column not in rows:
         return

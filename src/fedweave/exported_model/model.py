@@ -203,11 +203,7 @@ def probabilities(outputs: np.ndarray) -> np.ndarray:
 
 
 def _read_about(folder: Path) -> dict[str, Any]:
-    """The content of export.json, after the files whose sums it has were compared with these.
-
-    Raises:
-        InputError: a file is missing, truncated or changed, or export.json describes no model.
-    """
+    """The content of export.json, after the files whose sums it has were compared with these."""
     file = folder / ABOUT
     try:
         about: Any = json.loads(file.read_text(encoding="utf-8"))

@@ -48,11 +48,7 @@ def divide_bytes(x: np.ndarray) -> np.ndarray:
 
 
 def refuse_files(x: np.ndarray, shape: Sequence[int]) -> None:
-    """Refuse texts and objects in place of images of `shape` [C, H, W]: an exported model opens no files.
-
-    Raises:
-        InputError: with the expression that reads a file.
-    """
+    """Refuse texts and objects in place of images of `shape` [C, H, W]: an exported model opens no files."""
     if x.dtype.kind not in "OUS" or len(shape) != 3:
         return
     channels, height, width = shape

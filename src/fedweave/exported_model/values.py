@@ -211,11 +211,7 @@ def _refuse_unclear(texts: list[str], where: str) -> None:
 
 
 def _number_dates(column: np.ndarray, where: str) -> Any:
-    """The dates that whole numbers are, all of them, such as 20240131, 202401 or 2024013117; else None.
-
-    Raises:
-        InputError: they are dates that do not begin with the year, so that they are not in the order of time.
-    """
+    """The dates that whole numbers are, all of them, such as 20240131, 202401 or 2024013117; else None."""
     import pandas as pd
 
     distinct, position = np.unique(column, return_inverse=True)
@@ -240,11 +236,7 @@ def _number_dates(column: np.ndarray, where: str) -> Any:
 
 
 def _check_zones(values: Iterable[Any], where: str) -> None:
-    """Refuse times of which only some have a time zone: which moment the others are would be a guess.
-
-    Raises:
-        InputError: beginning with `where`, and naming a time of each sort.
-    """
+    """Refuse times of which only some have a time zone: which moment the others are would be a guess."""
     import pandas as pd
 
     examples: dict[bool, Any] = {}
@@ -270,11 +262,7 @@ def _show(value: Any) -> str:
 
 
 def _has_day_first(values: list[Any], where: str) -> bool:
-    """Whether dates such as 31.5.2024 have the day before the month; one number above 12 decides for all rows.
-
-    Raises:
-        InputError: no row decides, or two rows contradict each other.
-    """
+    """Whether dates such as 31.5.2024 have the day before the month; one number above 12 decides for all rows."""
     texts = dict.fromkeys(value for value in values if isinstance(value, str))
     dates = {text: (int(match[1]), int(match[2])) for text in texts if (match := re.match(DATE, text))}
     day_first, month_first = (next((text for text in dates if dates[text][i] > 12), None) for i in (0, 1))

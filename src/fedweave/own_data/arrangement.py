@@ -72,11 +72,7 @@ def client_fields(arrangement: Arrangement, options: DataOptions) -> dict[str, A
 
 
 def _check_names(names: tuple[str, ...]) -> None:
-    """Refuse a client without a name: results and messages could not name it.
-
-    Raises:
-        BadInput: naming the client before it, if there is one.
-    """
+    """Refuse a client without a name: results and messages could not name it."""
     empty = next((i for i, name in enumerate(names) if not name.strip()), None)
     if empty is not None:
         raise BadInput(

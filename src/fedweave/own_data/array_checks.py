@@ -58,11 +58,7 @@ def as_plain(values: Any, name: str, ragged: str = "the rows have different leng
 
 
 def check_kind(values: np.ndarray, name: str) -> None:
-    """Refuse values that a conversion to float32 would change without an error.
-
-    Raises:
-        BadInput: `values` are complex numbers, dates or durations.
-    """
+    """Refuse values that a conversion to float32 would change without an error."""
     kind = values.dtype.kind
     if kind == "O" and any(isinstance(one, complex) for one in values.ravel()[:1000].tolist()):
         kind = "c"
@@ -89,9 +85,6 @@ def check_missing(values: Any, name: str) -> None:
 
     Args:
         values: one per row, as they were given.
-
-    Raises:
-        BadInput: naming the number of such rows and the first one.
     """
     missing = is_missing(as_plain(values, name))
     if missing.any():
@@ -102,11 +95,7 @@ def check_missing(values: Any, name: str) -> None:
 
 
 def check_size(values: np.ndarray, name: str) -> None:
-    """Refuse finite numbers whose square is more than float32 can hold; infinite numbers are checked elsewhere.
-
-    Raises:
-        BadInput: naming the first such number and its row.
-    """
+    """Refuse finite numbers whose square is more than float32 can hold; infinite numbers are checked elsewhere."""
     if values.dtype.kind != "f" or not values.size:
         return
     large = np.isfinite(values) & (np.abs(values) > LARGEST)

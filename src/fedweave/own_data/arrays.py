@@ -55,11 +55,7 @@ def _are_one(indicators: np.ndarray) -> bool:
 
 
 def as_recordings(values: Any, count: int) -> np.ndarray:
-    """The recording of each row [M].
-
-    Raises:
-        BadInput: it is missing for a row, so that rows of one recording could get into two parts.
-    """
+    """The recording of each row [M]."""
     column = as_column(values, "recording", count)
     check_missing(values, "recording")
     return column
@@ -99,11 +95,7 @@ def as_classes(column: np.ndarray, least: int = 2) -> tuple[np.ndarray, tuple[st
 
 
 def _as_one_type(column: np.ndarray) -> np.ndarray:
-    """Labels of Python as an array of numbers or of texts.
-
-    Raises:
-        BadInput: a label is none of these, or two of several types have one name.
-    """
+    """Labels of Python as an array of numbers or of texts."""
     kinds = {type(label) for label in column.tolist()}
     if other := next((kind for kind in kinds if not issubclass(kind, LABELS) or issubclass(kind, Enum)), None):
         raise BadInput(f"y: has labels of the type {other.__name__}; give texts or numbers, such as str(label) of each")

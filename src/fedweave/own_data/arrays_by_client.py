@@ -40,11 +40,7 @@ def join_clients(x: Any, y: Any, client: Any, options: DataOptions) -> tuple[Any
 
 
 def _join_inputs(x: Rows, counts: Mapping[Hashable, int]) -> dict[str, np.ndarray]:
-    """The inputs of the rows of all clients, where each has {name: rows}; empty where none has.
-
-    Raises:
-        BadInput: a client has other inputs than the first one.
-    """
+    """The inputs of the rows of all clients, where each has {name: rows}; empty where none has."""
     if not any(isinstance(rows, Mapping) for rows in x.values()):
         return {}
     first = next(iter(x.values()))

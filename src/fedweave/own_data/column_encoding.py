@@ -229,11 +229,7 @@ def fit_columns(
 
 
 def _fit_text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) -> Column:
-    """A column of texts.
-
-    Raises:
-        BadInput: no number of hashes, and no words; or the column holds no texts.
-    """
+    """A column of texts."""
     with convert_input_errors():
         exported_model.unique_texts(column)
     missing = int(column.isna().sum())

@@ -85,11 +85,7 @@ def feature_columns(
 
 
 def _excluded_columns(table: "pd.DataFrame", features: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
-    """The columns that `exclude` names.
-
-    Raises:
-        BadInput: one is not there, or `features` says already what models see.
-    """
+    """The columns that `exclude` names."""
     names = as_names(exclude, "exclude", 0)
     if names and features is not None:
         raise BadInput(f"exclude: {names} and features are both given; give one of them")
@@ -99,11 +95,7 @@ def _excluded_columns(table: "pd.DataFrame", features: Sequence[str] | None, exc
 
 
 def check_roles(client: str, labels: Sequence[str], option_columns: Mapping[str, str]) -> None:
-    """Refuse one column for two roles that exclude each other.
-
-    Raises:
-        BadInput: naming both options and the column.
-    """
+    """Refuse one column for two roles that exclude each other."""
     for position, label in enumerate(labels):
         if label == client:
             raise BadInput(f"label: {label!r} is also the column of client; name another column to predict")

@@ -463,11 +463,7 @@ class Federation:
 
 
 def check_federation(value: Any, title: str) -> None:
-    """Refuse what is no federation yet, with the call that makes one of it.
-
-    Raises:
-        BadInput: naming `title`, the call that got it.
-    """
+    """Refuse what is no federation yet, with the call that makes one of it."""
     if isinstance(value, Federation):
         return
     call = "from_arrays(x, y, client=...)"

@@ -167,11 +167,7 @@ def read_flbench(path: Path, shape: Sequence[int] | None = None) -> ForeignRows:
 
 
 def _row_numbers(rows: Any, count: int, file: Path) -> np.ndarray:
-    """Numbers of rows of a part of a client [n].
-
-    Raises:
-        BadInput: they are none of `count` rows.
-    """
+    """Numbers of rows of a part of a client [n]."""
     numbers = as_plain(rows, f"{file}: data_indices")
     if numbers.ndim != 1 or (numbers.size and numbers.dtype.kind not in "iu"):
         raise BadInput(f"{file}: data_indices: {format_value(rows)} is no list of numbers of rows; divide them again")

@@ -90,11 +90,7 @@ def _find_unlabelled(labels: np.ndarray, missing: np.ndarray) -> tuple[np.ndarra
 
 
 def _join_splits(split: Any, nodes: Mapping[str, int]) -> list[Any]:
-    """The labels of all nodes, from one list per client; `nodes` has the number of each client's nodes.
-
-    Raises:
-        BadInput: a list is missing, or has another length.
-    """
+    """The labels of all nodes, from one list per client; `nodes` has the number of each client's nodes."""
     lists = [[*one] if isinstance(one, Iterable) else [one] for one in split] if isinstance(split, Iterable) else []
     if len(lists) != len(nodes):
         raise BadInput(f"split: {format_value(split)} is not one list for each of {format_count(len(nodes), 'client')}")
@@ -159,11 +155,7 @@ def fields_from_tables(
 
 
 def _positions(edges: Any, ids: Sequence[Any]) -> np.ndarray:
-    """Edges [2, E] as rows of the table of nodes.
-
-    Raises:
-        BadInput: two nodes have one name, or an edge has a node that is not there.
-    """
+    """Edges [2, E] as rows of the table of nodes."""
     check_missing(ids, "nodes")
     names = [exported_model.name_of(one) for one in ids]
     position = {name: i for i, name in enumerate(names)}

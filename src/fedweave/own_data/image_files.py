@@ -173,11 +173,7 @@ def _check_size(size: Any) -> None:
 
 
 def _as_bytes(image: Any, label: str) -> np.ndarray:
-    """An array [H, W] or [H, W, C], or a grey image of more than 8 bits, as bytes.
-
-    Raises:
-        BadInput: it has values that a conversion to bytes would change: fractions, or numbers below 0 or above 255.
-    """
+    """An array [H, W] or [H, W, C], or a grey image of more than 8 bits, as bytes."""
     values = np.asarray(image)
     if values.dtype.kind in "iuf" and ((values < 0) | (values > 255) | (values != values.round())).any():
         raise BadInput(
@@ -216,9 +212,6 @@ def as_table(dataset: Any) -> "pd.DataFrame":
 
     Takes whatever has `to_pandas`, or `column_names` and columns by name, or a mapping of names of parts to these.
     Numbers of a `ClassLabel` become the names of the classes.
-
-    Raises:
-        BadInput: it is none of these.
     """
     import pandas as pd
 

@@ -81,11 +81,7 @@ def _extend_partition(federation: Federation, newcomers: Federation) -> Partitio
 
 
 def _units(federation: Federation, newcomers: Federation) -> tuple[str, ...]:
-    """Units of all clients; a newcomer may be of the unit of another client.
-
-    Raises:
-        BadInput: only the newcomers have units, or only the others.
-    """
+    """Units of all clients; a newcomer may be of the unit of another client."""
     old, new = federation.partition.units, newcomers.partition.units
     if bool(old) != bool(new):
         whose, advice = ("training", "give unit= of the newcomers") if old else ("newcomers", "leave unit= out")

@@ -47,11 +47,7 @@ def read_pairs(source: Any, option: str, known: Collection[str]) -> list[tuple[s
 
 
 def _pairs_of_array(array: np.ndarray, option: str) -> list[Any]:
-    """The rows [R, 2] of an array.
-
-    Raises:
-        BadInput: the pairs are, or may be, its columns, as in an edge_index [2, E].
-    """
+    """The rows [R, 2] of an array."""
     if array.ndim == 2 and len(array) == 2:
         raise BadInput(
             f"{option}: shape {[*array.shape]} has a pair in each column, as an edge_index has, or in each row; give "
@@ -61,11 +57,7 @@ def _pairs_of_array(array: np.ndarray, option: str) -> list[Any]:
 
 
 def _match(value: Any, option: str, known: Collection[str]) -> str:
-    """The name in `known` that a value of a pair is; a missing value elsewhere makes pandas write 1 as 1.0.
-
-    Raises:
-        BadInput: it is none of them.
-    """
+    """The name in `known` that a value of a pair is; a missing value elsewhere makes pandas write 1 as 1.0."""
     name = exported_model.name_of(value)
     names = (name, name.strip(), name.removesuffix(".0"), f"{name}.0")
     if found := next((one for one in names if one in known), ""):
@@ -76,11 +68,7 @@ def _match(value: Any, option: str, known: Collection[str]) -> str:
 
 
 def _first_line(source: Any, table: "pd.DataFrame", option: str, known: Collection[str]) -> list[tuple[str, str]]:
-    """The pair that a file without a header has in its first line, or none.
-
-    Raises:
-        BadInput: only one name of the first line is known, or the reader of a table has lost such a pair.
-    """
+    """The pair that a file without a header has in its first line, or none."""
     titles = [str(title).strip() for title in table.columns]
     if isinstance(source, str | Path) and titles[1] == f"{titles[0]}.1":  # how pandas repeats a name
         titles[1] = titles[0]

@@ -25,9 +25,6 @@ def refuse_lost(values: np.ndarray, dtype: np.dtype[Any], name: str) -> None:
     Args:
         values: float64, axes as in `as_stored`.
         dtype: the type in which they came.
-
-    Raises:
-        BadInput: their spread is below the resolution of this type.
     """
     if i := find_lost(values, dtype):
         largest, spread = (part[i - 1] for part in _extent(values))

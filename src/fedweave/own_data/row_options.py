@@ -34,19 +34,11 @@ class DataOptions(DataFields):
 
     @property
     def is_pooled(self) -> bool:
-        """Whether the rows of all clients scale a column.
-
-        Raises:
-            BadInput: another word.
-        """
+        """Whether the rows of all clients scale a column."""
         return choose(self.preprocess, ("pooled", "client"), "preprocess") == "pooled"
 
     def words(self, features: Sequence[str]) -> Mapping[str, int | Sequence[str]]:
-        """Column of texts -> its words, or how many hashes.
-
-        Raises:
-            BadInput: a column that is not a feature.
-        """
+        """Column of texts -> its words, or how many hashes."""
         texts = self.text if isinstance(self.text, Mapping) else dict.fromkeys(as_names(self.text, "text", 0), HASHED)
         for name in texts:
             choose(name, features, "text")
@@ -72,21 +64,13 @@ class DataOptions(DataFields):
 
 
 def check_names(names: Iterable[str], others: Iterable[str] = ()) -> None:
-    """Refuse a name that is not an option of rows and not in `others`.
-
-    Raises:
-        BadInput: with the nearest name.
-    """
+    """Refuse a name that is not an option of rows and not in `others`."""
     for name in names:
         choose(name, [*ROW_OPTIONS, *others], "options")
 
 
 def row_options(options: Mapping[str, Any], others: Iterable[str] = ()) -> DataOptions:
-    """The options of rows that a call got; `others` are names of further options of the call.
-
-    Raises:
-        BadInput: an unknown name.
-    """
+    """The options of rows that a call got; `others` are names of further options of the call."""
     check_names(options, others)
     return DataOptions(**options)
 

@@ -114,11 +114,7 @@ def _keep_large_clients(table: "pd.DataFrame", client: str, options: DataOptions
 
 
 def text_table(x: Any, y: Any, client: Any) -> "pd.DataFrame":
-    """A list of texts with the label and the client of each, as a table.
-
-    Raises:
-        BadInput: lengths that differ.
-    """
+    """A list of texts with the label and the client of each, as a table."""
     import pandas as pd
 
     label = arrays.as_column(y, "y", len(x))

@@ -49,11 +49,7 @@ def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], op
 
 
 def _choose_rule(options: DataFields, classes: bool) -> tuple[str, Mapping[str, float] | None]:
-    """(the rule, or "" where the parts are given, the shares).
-
-    Raises:
-        BadInput: options that contradict each other.
-    """
+    """(the rule, or "" where the parts are given, the shares)."""
     split, shares = options.split, options.shares
     if are_shares(split):
         if shares is not None:
@@ -189,9 +185,6 @@ def find_bounds(times: np.ndarray, train: int, val: int, gap: int, client: str) 
     """Where train ends, where val begins and ends, and where test begins: at changes of time, `gap` rows apart or more.
 
     Of rows of different times, `train` train and `val` validate; else it is the change of time nearest to that.
-
-    Raises:
-        BadInput: a part would be empty.
     """
     changes = np.flatnonzero(np.diff(times)) + 1
     # Of a part that ends at a change: where the next one begins, or behind all rows.
@@ -238,11 +231,7 @@ def _grouped_parts(
 
 
 def _recordings(recording: np.ndarray, owner: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Number of each row's recording [M].
-
-    Raises:
-        BadInput: rows of one recording belong to two clients.
-    """
+    """Number of each row's recording [M]."""
     ids: dict[Hashable, int] = {}
     numbers = np.array([ids.setdefault(one, len(ids)) for one in recording.tolist()], dtype=np.int64)
     first = np.full(len(ids), -1, dtype=np.int64)

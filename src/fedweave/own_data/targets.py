@@ -71,11 +71,7 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
 
 
 def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
-    """Refuse texts that are numbers but for a few: they are more likely numbers to predict than classes.
-
-    Raises:
-        BadInput: naming a number, and a text that is none.
-    """
+    """Refuse texts that are numbers but for a few: they are more likely numbers to predict than classes."""
     import pandas as pd
 
     is_number = find_amounts(pd.Series(classes, dtype=object))
@@ -93,11 +89,7 @@ def _refuse_numbers(labels: np.ndarray, classes: tuple[str, ...]) -> None:
 
 
 def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[str, ...]) -> None:
-    """Refuse test rows of a class that no training row has: no model can learn it.
-
-    Raises:
-        BadInput: naming such a class.
-    """
+    """Refuse test rows of a class that no training row has: no model can learn it."""
     test, train = (
         np.bincount(labels[np.concatenate(rows[part])], minlength=len(classes)) for part in ("test", "train")
     )

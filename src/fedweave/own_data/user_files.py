@@ -65,11 +65,7 @@ def read_table(
 
 
 def read_names(path: Path | str) -> "pd.DataFrame":
-    """The table of a file, all of whose values are names; one without a header has its first line as names of columns.
-
-    Raises:
-        BadInput: as `read_table`.
-    """
+    """The table of a file, all of whose values are names; without a header, its first line names the columns."""
     return _read_file(path, None, set(), "")
 
 
@@ -138,11 +134,7 @@ def _table_kind(path: Path) -> str | None:
 
 
 def check_encoding(path: Path, encoding: Any) -> str:
-    """The encoding, which must be one of texts that Python has, and of a file with text; "" for the default.
-
-    Raises:
-        BadInput: naming the encoding, and what to give.
-    """
+    """The encoding, which must be one of texts that Python has, and of a file with text; "" for the default."""
     if not encoding:
         return ""
     try:
@@ -185,11 +177,7 @@ class _TextFile:
 
 
 def _read_csv(file: _TextFile, names: set[str] | None, labels: set[str], has_commas: bool) -> "pd.DataFrame":
-    """A table of a text file; columns without a name and without any value are left out.
-
-    Raises:
-        BadInput: lines have more fields than the header, so that pandas would move the values to other columns.
-    """
+    """A table of a text file; columns without a name and without any value are left out."""
     import pandas as pd
 
     ways = (replace(file, separator=separator) for separator in dict.fromkeys((file.separator, ";", "\t")))

@@ -138,11 +138,7 @@ def _export(
 
 
 def _check_target(target: Path, identity: Mapping[str, str]) -> None:
-    """Refuse a folder with other content than an export of the same method, data and client, which is replaced.
-
-    Raises:
-        BadInput: naming what it holds.
-    """
+    """Refuse a folder with other content than an export of the same method, data and client, which is replaced."""
     if not target.exists() or not any(target.iterdir()):
         return
     about = target / exported_model.ABOUT

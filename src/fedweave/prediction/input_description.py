@@ -36,11 +36,7 @@ def find_partitions(folder: Path) -> Path | None:
 
 
 def read_description(folder: Path, task: str) -> dict[str, Any]:
-    """The description of a task; empty where the stages of DVC wrote the results, as their data are in the project.
-
-    Raises:
-        BadInput: the file is damaged.
-    """
+    """The description of a task; empty where the stages of DVC wrote the results, as their data are in the project."""
     file = partition_folder(folder, task) / ABOUT
     return read_json(file, "remove it, and train again", _parse_description) if file.is_file() else {}
 

@@ -18,11 +18,7 @@ CONTENTS = {
 
 
 def check_integer(key: str, value: Any, low: int, high: int | None = None, block: str = "partition") -> int:
-    """`value` of `key` in `block` if it is a whole number in [low, high].
-
-    Raises:
-        BadInput: otherwise.
-    """
+    """`value` of `key` in `block` if it is a whole number in [low, high]."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole and value >= low and (high is None or value <= high):
         return int(value)
@@ -38,9 +34,6 @@ def check_partition(partition: Any, dataset: Dataset, clients: int | None, rule:
     Args:
         clients: how many the caller asks for; None where the data set gives them.
         rule: name of the rule in messages.
-
-    Raises:
-        BadInput: names the rule, the client and the row.
     """
     if not isinstance(partition, Partition):
         raise BadInput(
@@ -70,9 +63,6 @@ def check_fits(
     Args:
         where: beginning of messages.
         way: end of messages.
-
-    Raises:
-        BadInput: naming the client and the row.
     """
     graph, series = dataset.kind == "graph", dataset.kind == "series"
     if (partition.nodes is not None, partition.edges is not None, bool(partition.layout)) != (graph, graph, series):
@@ -99,11 +89,7 @@ def _check_windows(dataset: Dataset, partition: Partition, where: str, way: str)
 
 
 def check_determinism(partition: Any, repeat: Any, rule: str) -> None:
-    """Refuse a rule whose second call gives other rows, nodes or edges: results could not be repeated.
-
-    Raises:
-        BadInput: naming the rule.
-    """
+    """Refuse a rule whose second call gives other rows, nodes or edges: results could not be repeated."""
     if not (isinstance(partition, Partition) and isinstance(repeat, Partition)):
         return
     for field in RAGGED:

@@ -102,11 +102,7 @@ def partition(
 
 
 def _apply_rule(function: Rule, arguments: tuple[Any, ...], options: Mapping[str, Any], where: str) -> Partition:
-    """What a rule returns. One of a user is called twice, because its draws must depend on the seed alone.
-
-    Raises:
-        BadInput: a user's rule fails, or gives other rows in the second call.
-    """
+    """What a rule returns. One of a user is called twice, because its draws must depend on the seed alone."""
     is_own = users_file(function) is not None
     try:
         with relocate({"partition": where} if is_own else {}):  # the class Partition does not know the rule

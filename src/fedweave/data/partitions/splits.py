@@ -24,11 +24,7 @@ class Split(NamedTuple):
 
 
 def check_shares(split: object, where: str) -> None:
-    """Refuse a `split` that does not map parts to shares that add up to 1.
-
-    Raises:
-        BadInput: naming `where` and the value.
-    """
+    """Refuse a `split` that does not map parts to shares that add up to 1."""
     if not isinstance(split, Mapping):
         raise BadInput(f"{where}: {format_value(split)} must map {', '.join(PARTS)} to shares")
     for key, share in split.items():
@@ -76,11 +72,7 @@ def parse_split(split: Mapping[str, float], val: float, tested: bool, where: str
 
 
 def part_sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
-    """Rounded sizes of the parts of `rows` rows; each part that has a share gets at least one row.
-
-    Raises:
-        BadInput: `who` has too few rows.
-    """
+    """Rounded sizes of the parts of `rows` rows; each part that has a share gets at least one row."""
     val, test = (max(1, int(np.floor(rows * share + 0.5))) if share else 0 for share in split[1:])
     if rows - val - test < 1:
         raise BadInput(f"partition: {who} has too few rows for train, val and test ({rows}); use fewer clients")

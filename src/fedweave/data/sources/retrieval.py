@@ -83,11 +83,7 @@ def is_intact(root: Path, file: File) -> bool:
 
 
 def require_files(name: str, root: Path) -> None:
-    """Refuse to read a data set with a missing or damaged file.
-
-    Raises:
-        BadInput: naming the file, and what to do.
-    """
+    """Refuse to read a data set with a missing or damaged file."""
     if find_intact_files(name, root) is not None:
         return
     for file_set in CATALOGUE[name]:

@@ -25,9 +25,6 @@ def read_clients(
         least: rows that a client must have; others are left out.
         most: rows that a client keeps, at equal steps through its own; None: all.
         order: the column that orders the rows of a client; None: the table's own order.
-
-    Raises:
-        BadInput: as `packaged_files`.
     """
     import pandas as pd
 

@@ -57,11 +57,7 @@ def node_from_config(path: Path, config: dict[str, Any]) -> Node:
 
 
 def check_agreement(hash: str, agreed: str) -> None:
-    """Refuse a specification that the node's owner has not agreed to.
-
-    Raises:
-        BadInput: naming both.
-    """
+    """Refuse a specification that the node's owner has not agreed to."""
     words = agreed.replace(",", " ").split()
     if not any(len(word) >= HASH_DIGITS and hash.startswith(word) for word in words):
         raise BadInput(

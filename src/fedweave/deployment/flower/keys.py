@@ -26,11 +26,7 @@ PEM, NO_PASSWORD = serialization.Encoding.PEM, serialization.NoEncryption()
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Refuse what is neither a name nor an address of a host.
-
-    Raises:
-        BadInput: naming it.
-    """
+    """Refuse what is neither a name nor an address of a host."""
     for host in hosts:
         is_name = HOST.fullmatch(host) and len(host) <= MAX_HOST_LENGTH and not host.rsplit(".", 1)[-1].isdigit()
         if not is_name and not isinstance(_general_name(host), x509.IPAddress):
@@ -39,11 +35,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 
 def check_names(folder: Path, names: Sequence[str]) -> None:
-    """Refuse names of nodes whose keys would lie outside of `folder` or in place of other files.
-
-    Raises:
-        BadInput: naming it, or a node that has its keys already.
-    """
+    """Refuse names of nodes whose keys would lie outside of `folder` or in place of other files."""
     for name in names:
         if not NODE.fullmatch(name) or name.endswith(".pub") or name in (AUTHORITY, SERVER, SERVER_KEY):
             remedy = "use letters, digits, - and _, and dots inside, such as hospital-1"
@@ -62,9 +54,6 @@ def make_server(folder: Path, hosts: Sequence[str]) -> None:
 
     Args:
         hosts: one or more, which `check_hosts` has accepted.
-
-    Raises:
-        BadInput: there are keys already.
     """
     if (folder / SERVER).exists():
         raise BadInput(f"{folder / SERVER}", "already exists; nodes know it, so take another folder for new keys")
@@ -107,11 +96,7 @@ def make_node(folder: Path, name: str) -> Path:
 
 
 def check_files_of_node(key: Path, certificate: Path) -> None:
-    """Refuse what is not a secret key of a node, such as NAME.pub, or no certificate; Flower would try them forever.
-
-    Raises:
-        BadInput: naming the file.
-    """
+    """Refuse what is not a secret key of a node, such as NAME.pub, or no certificate; Flower would try them forever."""
     try:
         secret: object = serialization.load_ssh_private_key(key.read_bytes(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm):

@@ -29,11 +29,7 @@ for words in json.loads(sys.argv[1]):
 
 
 def check_connection(name: str) -> None:
-    """Refuse a SuperLink that the configuration of `flwr` does not have; its own message does not say what to write.
-
-    Raises:
-        BadInput: naming the file and the table that it needs.
-    """
+    """Refuse a SuperLink that the configuration of `flwr` does not have; its own message does not say what to write."""
     path = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "config.toml"
     try:
         connections = tomllib.loads(path.read_text(encoding="utf-8")).get("superlink")
@@ -92,11 +88,7 @@ def register(keys: Mapping[int, Path], roster: Roster, connection: str) -> list[
 
 
 def unregister(client: int, roster: Roster, connection: str) -> list[str]:
-    """Refuse the key of `client` from now on.
-
-    Raises:
-        BadInput: the roster has no such client.
-    """
+    """Refuse the key of `client` from now on."""
     with roster.edit() as rows:
         if client not in rows:
             present = ", ".join(map(str, sorted(rows))) or "none"
@@ -119,11 +111,7 @@ def _reason(answer: Mapping[str, Any]) -> str:
 
 
 def run_flwr(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """The JSON answers of commands of `flwr`. Commands that it did not reach have failed, with its last line as reason.
-
-    Raises:
-        BadInput: `flwr` could not be run.
-    """
+    """The JSON answers of commands of `flwr`. Commands that it did not reach fail, with its last line as reason."""
     result = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps([*map(list, commands)])], capture_output=True, text=True, check=False
     )

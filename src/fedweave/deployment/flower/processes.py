@@ -42,11 +42,7 @@ def free_port() -> int:
 
 
 def require_flower() -> None:
-    """Refuse to continue in an environment without Flower.
-
-    Raises:
-        BadInput: naming the interpreter, and the way to one that has it.
-    """
+    """Refuse to continue in an environment without Flower."""
     if not find_spec("flwr"):
         raise BadInput(
             sys.executable,
@@ -110,11 +106,7 @@ class Host:
         return self.processes[name]
 
     def start_superlink(self, secrets: Path) -> None:
-        """Start the SuperLink, with TLS and node authentication, and wait until it answers.
-
-        Raises:
-            BadInput: it ended, or does not answer.
-        """
+        """Start the SuperLink, with TLS and node authentication, and wait until it answers."""
         host, port = self.address.rsplit(":", 1)
         self.folder.mkdir(parents=True, exist_ok=True)
         command = [
@@ -144,11 +136,7 @@ class Host:
         self.start(name, [str(self.python), "-m", "fedweave.deployment.flower.supervise", *command])
 
     def wait_until(self, condition: Callable[[], bool], name: str) -> None:
-        """Wait for a condition while the program `name` runs.
-
-        Raises:
-            BadInput: the program ended, or the time is over.
-        """
+        """Wait for a condition while the program `name` runs."""
         end = time.monotonic() + START_TIMEOUT
         while not condition():
             ended = self.processes[name].poll() is not None
@@ -158,11 +146,7 @@ class Host:
             time.sleep(0.1)
 
     def run_flwr(self, *arguments: str) -> str:
-        """What a command of Flower prints.
-
-        Raises:
-            BadInput: it failed.
-        """
+        """What a command of Flower prints."""
         environment = {**self.environment, "COLUMNS": WIDTH}
         result = subprocess.run(["flwr", *arguments], env=environment, capture_output=True, text=True, check=False)
         if result.returncode:
@@ -170,11 +154,7 @@ class Host:
         return result.stdout
 
     def register(self, public_keys: Mapping[int, Path], roster_file: Path) -> None:
-        """Let nodes with these public keys connect, each as its client.
-
-        Raises:
-            BadInput: the SuperLink refused one.
-        """
+        """Let nodes with these public keys connect, each as its client."""
         if not public_keys:
             return
         clients = [word for client in public_keys for word in ("--client", str(client))]

@@ -36,11 +36,7 @@ def launch(host: Host, app: Path, folder: Path, **config: Any) -> str:
 
 
 def _has_finished(host: Host, folder: Path, run_id: str) -> bool:
-    """Whether a run has finished, by the status that its server writes.
-
-    Raises:
-        BadInput: it has failed, or what it needs has ended.
-    """
+    """Whether a run has finished, by the status that its server writes."""
     superlink, current = host.processes["superlink"], status.read(folder, run_id)
     # The server may have written its last status just before it ended.
     is_lost = bool(current) and not is_alive(int(current["pid"]))
@@ -57,11 +53,7 @@ def _has_finished(host: Host, folder: Path, run_id: str) -> bool:
 
 
 def _check_superlink(host: Host, folder: Path, run_id: str) -> None:
-    """Ask the SuperLink for the state of a run whose server has not written a status.
-
-    Raises:
-        BadInput: the run has ended.
-    """
+    """Ask the SuperLink for the state of a run whose server has not written a status."""
     state, details = run_state(host, run_id)
     if state.startswith("finished") and not status.read(folder, run_id):
         raise BadInput(folder, f"the run has ended ({state}: {details or 'no reason given'}); see {_log(host)}")

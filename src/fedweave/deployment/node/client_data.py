@@ -56,11 +56,7 @@ def client_of(path: Path) -> int | None:
 
 
 def find_files(folder: Path, count: int) -> list[Path]:
-    """The clients' files in `folder`, by ascending identity.
-
-    Raises:
-        BadInput: one of the first `count` clients has none.
-    """
+    """The clients' files in `folder`, by ascending identity; each of the first `count` clients must have one."""
     for client in range(count):
         if not path_of(folder, client).is_file():
             raise BadInput(
@@ -72,11 +68,7 @@ def find_files(folder: Path, count: int) -> list[Path]:
 
 
 def read(path: Path) -> ClientFile:
-    """Read a client's file.
-
-    Raises:
-        BadInput: it is missing, damaged, or of another version.
-    """
+    """Read a client's file."""
 
     def parse(file: Path) -> ClientFile:
         content = load_tensors(file)

@@ -12,11 +12,7 @@ ADDRESS = re.compile(r"\S+:(\d{1,5})")
 
 
 def parse_hashes(text: str) -> list[str]:
-    """The hashes of the specifications that a node agrees to, from a text with commas or spaces.
-
-    Raises:
-        BadInput: one is not a hash, or is too short.
-    """
+    """The hashes of the specifications that a node agrees to, from a text with commas or spaces."""
     words = text.replace(",", " ").split()
     for word in words or [text]:
         if not HASH.fullmatch(word):
@@ -34,9 +30,6 @@ def check_data(data: Path, hashes: list[str]) -> None:
     Args:
         data: file of a client, or folder with HASH.pt for every specification; HASH are the first digits of its hash.
         hashes: of the specifications that the node agrees to.
-
-    Raises:
-        BadInput: there is no such file, or it holds no data of a client.
     """
     remedy = "write it with: python -m fedweave.deployment rows"
     if not data.exists():
@@ -48,11 +41,7 @@ def check_data(data: Path, hashes: list[str]) -> None:
 
 
 def check_address(address: str, port: int) -> None:
-    """Refuse an address of the SuperLink without a port, and impossible ports.
-
-    Raises:
-        BadInput: naming it.
-    """
+    """Refuse an address of the SuperLink without a port, and impossible ports."""
     match = ADDRESS.fullmatch(address)
     if match is None or "//" in address or not 0 < int(match[1]) < 1 << 16:
         raise BadInput("--superlink", f"{format_value(address)} is not HOST:PORT; for example fl.example.org:8000")

@@ -28,11 +28,7 @@ EXPORT_COMMAND = "fedweave federate export --data"
 
 
 def check_client(client: int) -> None:
-    """Refuse a negative identity.
-
-    Raises:
-        BadInput: naming it.
-    """
+    """Refuse a negative identity."""
     if client < 0:
         raise BadInput("--client", f"{client} is not an identity; `show` lists them, from 0")
 
@@ -64,11 +60,7 @@ def of_table(
 
 
 def _check_owner(spec: AppSpec, table: "pd.DataFrame", client: int) -> None:
-    """Refuse rows of other clients, which would train this client's model; a newcomer may have any name, but one.
-
-    Raises:
-        BadInput: naming the column of the clients and another client.
-    """
+    """Refuse rows of other clients, which would train this client's model; a newcomer may have any name, but one."""
     column = spec.scaling.get("client_column", "")
     if client < len(spec.clients):
         with convert_input_errors():
@@ -82,11 +74,7 @@ def _check_owner(spec: AppSpec, table: "pd.DataFrame", client: int) -> None:
 
 
 def features_of_table(spec: AppSpec, table: "pd.DataFrame", client: int) -> np.ndarray:
-    """Rows [M, ...] of a table as the models take them: encoded and scaled as those of the run.
-
-    Raises:
-        BadInput: as of `of_table`.
-    """
+    """Rows [M, ...] of a table as the models take them: encoded and scaled as those of the run."""
     columns: list[dict[str, Any]] = spec.scaling.get("columns") or []
     if spec.data["kind"] != "images" or not exported_model.is_encoded(columns):
         raise BadInput(spec.run.key, f"was not made from rows of a table; take client-N.pt of: {EXPORT_COMMAND}")

@@ -46,9 +46,6 @@ def check(spec: AppSpec, federation: Clients) -> None:
 
     Args:
         federation: the federation of one client.
-
-    Raises:
-        BadInput: with the reason and the remedy.
     """
     train, remedy = spec.forms["train"], "export it without --secure-aggregation"
     subject = f"runs.{spec.run.key}: secure aggregation"

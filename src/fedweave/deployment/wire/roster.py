@@ -80,11 +80,7 @@ class Roster:
 
 
 def fingerprint(public: Path) -> str:
-    """The fingerprint of the public key in the file `public`.
-
-    Raises:
-        BadInput: it holds none.
-    """
+    """The fingerprint of the public key in the file `public`."""
     try:
         kind, text, *_ = public.read_text(encoding="ascii").split()
         content = base64.b64decode(text, validate=True)

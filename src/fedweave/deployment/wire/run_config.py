@@ -22,22 +22,14 @@ def read_roster(config: Mapping[str, Any]) -> Roster:
 
 
 def read_count(config: Mapping[str, Any], key: str) -> int:
-    """A number of clients.
-
-    Raises:
-        BadInput: it is not a whole number, or negative.
-    """
+    """A whole number of clients, 0 or more."""
     if (number := read_number(config, key)) % 1:
         raise BadInput(f"run-config: {key}", f"{format_value(config[key])} is not a whole number; for example {key}=2")
     return int(number)
 
 
 def read_number(config: Mapping[str, Any], key: str) -> float:
-    """A number of seconds.
-
-    Raises:
-        BadInput: it is not a number, negative, or not finite.
-    """
+    """A finite number of seconds, 0 or more."""
     try:
         number = float(config[key])
     except ValueError:

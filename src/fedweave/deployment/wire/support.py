@@ -25,21 +25,13 @@ def unsupported_reason(method: Method) -> str:
 
 
 def check_method(key: str, name: str) -> None:
-    """Refuse a method that no settings can run on real hosts, before any data are read.
-
-    Raises:
-        BadInput: as `check`.
-    """
+    """Refuse a method that no settings can run on real hosts, before any data are read."""
     if METHODS[name].pools:
         _refuse(key, name, POOLS)
 
 
 def check_code(run: RunSpec) -> None:
-    """Refuse a run whose method, model or metric is code in a file of the user, which other hosts do not have.
-
-    Raises:
-        BadInput: naming it, with the remedy.
-    """
+    """Refuse a run whose method, model or metric is code in a file of the user, which other hosts do not have."""
     parts = {
         f"method {run.method}": METHODS[run.method],
         f"model {run.task.model.get('name')}": MODELS.get(run.task.model.get("name", "")),
@@ -57,11 +49,7 @@ def _refuse(key: str, name: str, reason: str) -> NoReturn:
 
 
 def check(run: RunSpec, method: Method) -> None:
-    """Refuse a run that cannot be a federation of real hosts.
-
-    Raises:
-        BadInput: naming the run, with the reason and the remedy.
-    """
+    """Refuse a run that cannot be a federation of real hosts."""
     subject = f"runs.{run.key}"
     check_code(run)
     if reason := unsupported_reason(method):

@@ -67,11 +67,7 @@ def nbytes(form: Mapping[str, Any]) -> int:
 
 
 def check(form: Mapping[str, Any], declared: Mapping[str, Any], who: str) -> None:
-    """Refuse tensors that are missing, not declared, or of another shape or type; `who` begins the error message.
-
-    Raises:
-        UndeclaredTensor: naming the first of them.
-    """
+    """Refuse tensors that are missing, not declared, or of another shape or type; `who` begins the error message."""
     for name in {**form, **declared}:
         if name not in declared:
             raise UndeclaredTensor(who, f"the tensor {name!r} is not declared in spec.json; it is not sent")
