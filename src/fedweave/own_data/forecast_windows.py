@@ -29,6 +29,8 @@ class Windows(NamedTuple):
         first: row of the first step of each window [M].
         start: its position in its series [M].
         dropped: windows that were left out because a value is missing.
+        crossing: windows with a gap in time between two of their rows.
+        gaps: rows before a gap.
     """
 
     x: np.ndarray
@@ -36,6 +38,8 @@ class Windows(NamedTuple):
     first: np.ndarray
     start: np.ndarray
     dropped: int
+    crossing: int
+    gaps: np.ndarray
 
 
 def fields_from_steps(values: Any, others: Any, client: Any, options: DataOptions) -> dict[str, Any]:
@@ -90,7 +94,7 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: DataOption
     notes = (
         *((dropped,) if windows.dropped else ()),
         *data_warnings.find_marks(steps, "the series"),
-        *_find_gaps(windows.first, series, time, owner, names, options),
+        *_describe_gaps(windows, owner, names),
     )
     options = replace(options, group=group, unit=unit, normalize=normalize)
     return federation_fields(dataset, arrangement, options, windows.x.shape[1:], notes)
@@ -160,7 +164,11 @@ def _cut_windows(
     owner: np.ndarray,
     options: DataOptions,
 ) -> Windows:
-    """Windows of every series in the order of time."""
+    """Windows of every series in the order of time.
+
+    A gap is between two rows that are further apart than `GAP` times the usual step, the median of the series. Windows
+    are not cut there, as weekends of a series of working days would leave no window.
+    """
     window, horizon, stride = options.window or 1, options.horizon or 1, options.stride
     pieces = []
     order = np.lexsort((time, series))
@@ -180,10 +188,14 @@ def _cut_windows(
         complete = np.isfinite(known).all((1, 2)) & np.isfinite(next_steps).all((1, 2))
         windows, start = windows[complete], start[complete]
         x, y = windows[:, :, :window].transpose(0, 2, 1), windows[:, :width, window:].reshape(len(windows), -1)
-        pieces.append((x, y, rows[start], start, int((~complete).sum())))
-    parts = [*zip(*pieces, strict=True)]
-    x, y, first, start = (np.concatenate(part) for part in parts[:4])
-    return Windows(x, np.ascontiguousarray(y), first, start, sum(parts[4]))
+        apart = np.diff(time[rows].astype(np.float64))
+        is_gap = apart > GAP * np.median(apart)
+        gaps_before = np.append(0, np.cumsum(is_gap))
+        crossing = int((gaps_before[start + span - 1] > gaps_before[start]).sum())
+        pieces.append((x, y, rows[start], start, rows[:-1][is_gap], int((~complete).sum()), crossing))
+    *arrays_of_series, dropped, crossings = zip(*pieces, strict=True)
+    x, y, first, start, gaps = map(np.concatenate, arrays_of_series)
+    return Windows(x, np.ascontiguousarray(y), first, start, sum(dropped), sum(crossings), gaps)
 
 
 def _describe_repeat(name: str, given: Any, rows: np.ndarray, time: np.ndarray) -> str:
@@ -206,40 +218,16 @@ def usual_steps(time: Any, client: np.ndarray) -> list[float]:
     return [float(steps.min()), float(steps.max())]
 
 
-def _find_gaps(
-    first: np.ndarray,
-    series: np.ndarray,
-    time: np.ndarray,
-    owner: np.ndarray,
-    names: Sequence[str],
-    options: DataOptions,
-) -> tuple[str, ...]:
-    """A line if windows cross gaps: two rows in sequence that are further apart than `GAP` times the usual step.
-
-    The usual step is the median of the series. Windows are not cut there, as weekends of a series of working days would
-    leave no window.
-
-    Args:
-        first: row of the first step of each window.
-        series, time, owner: of each row [M].
-    """
-    order = np.lexsort((time, series))
-    numbers, is_gap = series[order], np.zeros(len(order), dtype=bool)  # between a row and the next one
-    for rows in np.split(np.arange(len(order)), np.flatnonzero(np.diff(numbers)) + 1):
-        steps = np.diff(time[order[rows]].astype(np.float64))
-        is_gap[rows[:-1]] = steps > GAP * np.median(steps)
-    gaps_before, position = np.cumsum(is_gap) - is_gap, np.empty(len(order), dtype=np.int64)
-    position[order] = np.arange(len(order))
-    last = position[first] + (options.window or 1) + (options.horizon or 1) - 1
-    crossing = int((gaps_before[last] > gaps_before[position[first]]).sum())
-    if not crossing:
+def _describe_gaps(windows: Windows, owner: np.ndarray, names: Sequence[str]) -> tuple[str, ...]:
+    """A line if windows cross gaps."""
+    if not windows.crossing:
         return ()
-    row, count = order[int(is_gap.argmax())], format_count(int(is_gap.sum()), "gap")
-    verb = "crosses" if crossing == 1 else "cross"
+    verb, row = "crosses" if windows.crossing == 1 else "cross", int(windows.gaps[0])
+    total, gaps = format_count(len(windows.first), "window"), format_count(len(windows.gaps), "gap")
     return (
-        f"{crossing} of {format_count(len(first), 'window')} {verb} a gap in time, as if its steps were adjacent: the "
-        f"series have {count} of more than {GAP:g} times the usual step, the first of client {names[owner[row]]!r} "
-        f"after row {int(row)}; give recording= a number for each stretch without a gap, or add rows for missing steps",
+        f"{windows.crossing} of {total} {verb} a gap in time, as if its steps were adjacent: the series have {gaps} of "
+        f"more than {GAP:g} times the usual step, the first of client {names[owner[row]]!r} after row {row}; give "
+        "recording= a number for each stretch without a gap, or add rows for missing steps",
     )
 
 

@@ -47,15 +47,11 @@ def _extent(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The largest size and the standard deviation of the finite values of each column or channel."""
     axes = {2: (0,), 3: (0, 1), 4: (0, 2, 3)}[values.ndim]
     finite = np.isfinite(values)
-    if not finite.all():
-        values = np.where(finite, values, np.nan)
+    values = values if finite.all() else np.where(finite, values, np.nan)
     with np.errstate(invalid="ignore"):
-        low, high = np.fmin.reduce(values, axes), np.fmax.reduce(values, axes)
-    low, high = np.nan_to_num(low), np.nan_to_num(high)
+        ends = [np.nan_to_num(end.reduce(values, axes, keepdims=True)) for end in (np.fmin, np.fmax)]
     count = np.maximum(finite.sum(axes), 1)
-    shape = [1] * values.ndim
-    shape[{2: 1, 3: 2, 4: 1}[values.ndim]] = -1
-    centred = np.nan_to_num(values - ((low + high) / 2).reshape(shape))
-    mean = centred.sum(axes) / count
+    centred = np.nan_to_num(values - (ends[0] + ends[1]) / 2)
+    mean, (low, high) = centred.sum(axes) / count, (end.ravel() for end in ends)
     spread = np.sqrt(np.maximum(np.square(centred).sum(axes) / count - np.square(mean), 0))
     return np.maximum(np.abs(low), np.abs(high)), np.where(high > low, spread, 0.0)

@@ -51,14 +51,8 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
     check_size(column, "y")
     if target == "numbers":
         return Targets(None, (), as_values(column))
-    if target is None and np.issubdtype(column.dtype, np.floating):
-        if not np.isfinite(column).all():
-            raise BadInput(
-                "y: is missing or infinite in "
-                f"{format_count(int((~np.isfinite(column)).sum()), 'row')}; drop them first"
-            )
-        if (column != column.round()).any():
-            return Targets(None, (), as_values(column))
+    if target is None and column.dtype.kind == "f" and not (np.isfinite(column) & (column == column.round())).all():
+        return Targets(None, (), as_values(column))
     labels, classes, class_type = as_classes(column, least)
     if target is None and column.dtype.kind in "OU":
         _refuse_numbers(labels, classes)
