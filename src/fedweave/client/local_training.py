@@ -135,31 +135,19 @@ def _train_stacked_clients(
     inputs, spec = tree_flatten((params, state, rest, rows, step_keys))
 
     def train(clients: int, tensors: list[Tensor], is_stacked: tuple[bool, ...]) -> Tree:
+        """(parameters [P, ...], states, other entries, mean loss [P]) of steps [P, K, B] with keys [P, K]."""
         pairs = [*zip(tensors, is_stacked, strict=True)]
         own = [x if stacked else x.expand(clients, *x.shape) for x, stacked in pairs[: len(inputs)]]
         dims = tuple(0 if stacked else None for _, stacked in pairs[len(inputs) :])
         settings = StepSettings(captured.form, captured.rebuild, solver, masked, dims)
         params, state, rest, steps, keys = tree_unflatten(own, spec)
-        return _train_stacks(settings, params, state, rest, steps, keys, tensors[len(inputs) :])
+        active = (steps >= 0).flatten(2).any(-1)
+        all_active = active.all(0).tolist() if masked else [True] * steps.shape[1]
+        records = Steps(steps.movedim(1, 0), keys.movedim(1, 0), all_active)
+        stacks = Stacks(clone(params), clone(state), rest)
+        stacks, losses = take_steps(settings, stacks, records, tensors[len(inputs) :])
+        mean = torch.where(active, losses.T, 0.0).sum(1) / active.sum(1).clamp(min=1)
+        return *stacks, mean
 
     result: tuple[Params, Tree, Params, Tensor] = run_outside(train, [*inputs, *captured.tensors])
     return result
-
-
-def _train_stacks(
-    settings: StepSettings,
-    params: Params,
-    state: Tree,
-    rest: Params,
-    steps: Tensor,
-    step_keys: Tensor,
-    captured: list[Tensor],
-) -> tuple[Params, Tree, Params, Tensor]:
-    """Stacked training: parameters [P, ...], `steps` [P, K, B], `step_keys` [P, K]; the mean loss is [P]."""
-    active = (steps >= 0).flatten(2).any(-1)
-    all_active = active.all(0).tolist() if settings.masked else [True] * steps.shape[1]
-    rows, step_keys = (stack.movedim(1, 0) for stack in (steps, step_keys))
-    stacks = Stacks(clone(params), clone(state), rest)
-    stacks, losses = take_steps(settings, stacks, Steps(rows, step_keys, all_active), captured)
-    mean = torch.where(active, losses.T, 0.0).sum(1) / active.sum(1).clamp(min=1)
-    return *stacks, mean

@@ -71,9 +71,10 @@ class Program(nn.Module):
         return self.models.outputs(tree, x, self.client)
 
 
+@user_errors()
 def export(
     run: Run,
-    name: str,
+    method: str,
     target: Path,
     predictor: Predictor,
     client: Any,
@@ -81,18 +82,11 @@ def export(
     trained: str,
     merge: bool = True,
 ) -> Path:
-    """Write the model of `client` of the run `name`; see `MethodResult.export`. `trained` says on which rows it was.
+    """Write the model of `client` of the run `method`; see `MethodResult.export`. `trained` says on which rows it was.
 
     Raises:
         BadInput: an unknown client or seed, or a folder with other content or cannot be written.
     """
-    with user_errors():
-        return _export(run, name, target, predictor, client, seed, trained, merge)
-
-
-def _export(
-    run: Run, method: str, target: Path, predictor: Predictor, client: Any, seed: int | None, trained: str, merge: bool
-) -> Path:
     position = predictor.position(client)
     name, seed = predictor.names[position], predictor.models.select_seed(seed)
     identity = {"method": run.label, "data": run.info["dataset"], "client": name}
@@ -189,11 +183,8 @@ def _export_program(
                 expected = expected[:1].expand_as(outputs)
             agrees = torch.allclose(outputs, expected, atol=1e-6)
     except Exception as error:  # models that PyTorch cannot trace raise errors of any type
-        return (
-            weights,
-            None,
-            " ".join(f"{type(error).__name__}: {error}".split("Suggested fixes")[0].split())[:MAX_REASON],
-        )
+        reason = f"{type(error).__name__}: {error}".split("Suggested fixes")[0]
+        return weights, None, " ".join(reason.split())[:MAX_REASON]
     return (weights, program, "") if agrees else (weights, None, "its outputs differ from the model's")
 
 

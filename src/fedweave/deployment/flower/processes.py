@@ -109,21 +109,9 @@ class Host:
         """Start the SuperLink, with TLS and node authentication, and wait until it answers."""
         host, port = self.address.rsplit(":", 1)
         self.folder.mkdir(parents=True, exist_ok=True)
-        command = [
-            "flower-superlink",
-            "--host",
-            host,
-            "--port",
-            port,
-            "--ssl-ca-certfile",
-            str(self.certificate),
-            "--ssl-certfile",
-            str(secrets / keys.SERVER),
-            "--ssl-keyfile",
-            str(secrets / keys.SERVER_KEY),
-            "--enable-supernode-auth",
-            "--disable-runtime-dependency-installation",
-        ]
+        command = ["flower-superlink", "--host", host, "--port", port, "--ssl-ca-certfile", str(self.certificate)]
+        command += ["--ssl-certfile", str(secrets / keys.SERVER), "--ssl-keyfile", str(secrets / keys.SERVER_KEY)]
+        command += ["--enable-supernode-auth", "--disable-runtime-dependency-installation"]
         command += ["--database", str(self.folder / "superlink.db")] if self.database else []
         self.start("superlink", command)
         self.wait_until(lambda: _is_listening(host, int(port)), "superlink")
@@ -158,21 +146,11 @@ class Host:
         if not public_keys:
             return
         clients = [word for client in public_keys for word in ("--client", str(client))]
-        command = [
-            str(self.python),
-            "-m",
-            "fedweave.deployment",
-            "register",
-            *map(str, public_keys.values()),
-            *clients,
-            "--roster",
-            str(roster_file),
-            "--connection",
-            CONNECTION,
-        ]
+        command = [str(self.python), "-m", "fedweave.deployment", "register", *map(str, public_keys.values()), *clients]
+        command += ["--roster", str(roster_file), "--connection", CONNECTION]
         result = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
         if result.returncode:
-            raise BadInput("register", f"{find_reason(result.stderr)}")
+            raise BadInput("register", find_reason(result.stderr))
 
     def stop(self, name: str, signal_number: int = signal.SIGTERM) -> None:
         """End a program and everything that it started."""
@@ -189,19 +167,9 @@ class Host:
 def node_command(address: str, certificate: Path, key: Path, config: dict[str, str], port: int) -> list[str]:
     """The command that starts a SuperNode with TLS and its own key."""
     node_config = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
-    return [
-        "flower-supernode",
-        "--superlink",
-        address,
-        "--root-certificates",
-        str(certificate),
-        "--auth-supernode-private-key",
-        str(key),
-        "--port",
-        str(port),
-        "--node-config",
-        node_config,
-    ]
+    command = ["flower-supernode", "--superlink", address, "--root-certificates", str(certificate)]
+    command += ["--auth-supernode-private-key", str(key), "--port", str(port), "--node-config", node_config]
+    return command
 
 
 def start_fork_server(host: Host, folder: Path) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,14 +30,6 @@ from fedweave.engine.uploads import accept, reference
 from fedweave.errors import BadInput
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
-
-
-class RoundDownloads(NamedTuple):
-    """The downloads (for all, of each) of the participants `chosen` [P], and whether scores of this round are due."""
-
-    chosen: Tensor
-    downloads: tuple[Tree, Tree]
-    due: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +105,7 @@ class Coordinator:
         chosen = participants(settings.seed, session.round, placeholder.ids, settings.participation)
         due = self.spec.timeline.evaluates(session.round)
         downloads = server_hooks.download(method, session.server, chosen)
-        requests = self._requests(session, method, RoundDownloads(chosen, downloads, due), recorder)
+        requests = self._requests(session, method, chosen, downloads, due, recorder)
         replies = self.registry.exchange(session, requests, log)
         session = recorder.record_round(session, replies)
         server, report = self._aggregate(method, session, placeholder, chosen, downloads, replies)
@@ -121,10 +113,19 @@ class Coordinator:
         return replace(session, round=session.round + 1, server=server, last=report)
 
     def _requests(
-        self, session: Session, method: Method, round_downloads: RoundDownloads, recorder: RunRecorder
+        self,
+        session: Session,
+        method: Method,
+        chosen: Tensor,
+        downloads: tuple[Tree, Tree],
+        due: bool,
+        recorder: RunRecorder,
     ) -> dict[int, Request]:
-        """Identity -> its request. A client that does not take part also trains if scores after training are due."""
-        everybody, (chosen, downloads, due) = torch.arange(len(session.members)), round_downloads
+        """Identity -> its request; `downloads` (for all, of each) are of the participants `chosen` [P].
+
+        A client that does not take part also trains if scores after training are `due`.
+        """
+        everybody = torch.arange(len(session.members))
         sample = torch.tensor(self.spec.evaluated_positions(session.members), dtype=torch.int64)
         others = sample[~torch.isin(sample, chosen)]
         to_train = {int(position): (downloads, row) for row, position in enumerate(chosen.tolist())}
