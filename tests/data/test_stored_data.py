@@ -157,8 +157,6 @@ def test_normalisations_match_their_definitions() -> None:
     assert np.allclose(own, [values[0] / values[0, seen].max(), values[1] - 5])
     assert np.allclose(data.normalise(series, partition, {"name": "minmax", "low": 0, "high": 70}), values / 70)
     for dataset, name, message in [
-        (pictures, "unti", "did you mean 'unit'"),
-        (pictures, "rows", "rows does not fit p"),
         (series, {"name": "minmax", "lo": 1}, "normalize.lo"),
         (pictures, {"name": "standard", "mean": [0.1]}, "go together"),
         (pictures, {"name": "standard", "mean": [0.1], "std": [0.5]}, "lists of length 3, with std above 0"),

@@ -32,9 +32,8 @@ def test_accepted_keys_are_stored(answered: int, roster: Roster, monkeypatch: py
     keys = {client: Path(f"{client}.pub") for client in range(3)}
     monkeypatch.setattr(node_keys, "CODE", DYING.format(answered=answered))
     if answered < len(keys):
-        with pytest.raises(BadInput, match="the connection was lost") as error:
+        with pytest.raises(BadInput, match="the connection was lost"):
             node_keys.register(keys, roster, "here")
-        assert "\n" not in str(error.value)
     else:
         assert len(node_keys.register(keys, roster, "here")) == len(keys)
     assert {entry.client: entry.node for entry in roster.entries()} == {n: 100 + n for n in range(min(answered, 3))}
