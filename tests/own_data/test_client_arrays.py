@@ -111,6 +111,8 @@ def test_images_with_channels_last_are_refused() -> None:
         BadInput, match=r"x: shape \[30, 16, 12, 3\] has the channels of images last; .*transpose\(0, 3, 1, 2\)"
     ):
         fw.Federation.from_arrays({"a": images}, {"a": Y["Ann"]})
+    with pytest.raises(BadInput, match="has the channels of images last"):
+        fw.Federation.from_arrays({"a": np.zeros((30, 16, 16, 12))}, {"a": Y["Ann"]})
     assert fw.Federation.from_arrays({"a": images.transpose(0, 3, 1, 2)}, {"a": Y["Ann"]}).shape == (3, 16, 12)
 
 

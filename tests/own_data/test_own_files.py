@@ -186,36 +186,10 @@ def test_names_are_texts_if_one_of_a_long_file_is(tmp_path: Path) -> None:
     assert fw.Federation.from_file(tmp_path / "orders.csv", **NAMES).names == ("1", "2", "A7")
 
 
-CODES = {
-    "01 1 10": ("01", "1", "10"),
-    "007 008 010": ("007", "008", "010"),
-    "1.10 1.1 2.5": ("1.1", "1.10", "2.5"),
-    "1e2 100 7": ("100", "1e2", "7"),
-    "10 9 100": ("9", "10", "100"),  # numbers keep their order
-    "1.0 2.0 3.0": ("1.0", "2.0", "3.0"),
-    "-1 0 1": ("-1", "0", "1"),
-    "True False True": ("False", "True"),
-}
-
-
 def coded(codes: str) -> pd.DataFrame:
     """A table of texts whose clients have these codes, and whose units are the same codes."""
     table = pd.DataFrame({"site": np.repeat(codes.split(), 20), "size": [f"{i:02d}" for i in range(60)]})
     return table.assign(late=[0, 1] * 30, person=table["site"])
-
-
-@pytest.mark.parametrize("codes", CODES)
-def test_codes_of_clients_stay_as_they_are_written(codes: str, tmp_path: Path) -> None:
-    """Also those of units. Features are numbers all the same."""
-    coded(codes).to_csv(tmp_path / "rows.csv", index=False)
-    for features in (["size"], None):
-        made = fw.Federation.from_file(
-            tmp_path / "rows.csv", client="site", label="late", features=features, unit="person"
-        )
-        assert made.names == CODES[codes]
-        assert {*made.partition.units} == {*CODES[codes]}
-        assert made.preprocessing is not None
-        assert [column.mean > 0 for column in made.preprocessing.columns] == [True]
 
 
 def test_codes_of_several_files_stay_as_they_are_written(tmp_path: Path) -> None:
@@ -255,8 +229,6 @@ def test_a_client_called_na_is_refused_with_the_reason(tmp_path: Path) -> None:
 
 
 def test_names_of_image_files_stay_as_they_are_written(tmp_path: Path) -> None:
-    from PIL import Image
-
     rows = []
     for i in range(40):
         Image.fromarray(np.full((4, 4, 3), i, np.uint8)).save(tmp_path / f"{i:03d}", format="png")

@@ -25,7 +25,10 @@ COUNT = 120
 DRAWS = np.random.default_rng(0)
 NOISE = DRAWS.normal(size=COUNT)
 WHO = [f"k{i % 4}" for i in range(COUNT)]
+Y = np.arange(COUNT) // 4 % 2
+WAVE = np.sin(np.arange(COUNT) / 5)
 QUIET: dict[str, Any] = {"progress": False, "rounds": 5}
+PARTS = ("train", "val", "test")
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -33,8 +36,31 @@ def write(path: Path, lines: list[str]) -> Path:
     return path
 
 
+def from_lines(path: Path, lines: list[str], label: str = "y", **options: Any) -> fw.Federation:
+    return fw.Federation.from_file(write(path, lines), client="c", label=label, **options)
+
+
+def from_table(table: pd.DataFrame, **options: Any) -> fw.Federation:
+    return fw.Federation.from_pandas(table, client="c", label="y", **options)
+
+
+def from_rows(x: Any, y: Any = Y, **options: Any) -> fw.Federation:
+    return fw.Federation.from_arrays(x, y, client=WHO, **options)
+
+
+def from_series(times: Any, values: Any = WAVE, **options: Any) -> fw.Federation:
+    """Forecasts of two clients whose 60 rows have these times."""
+    table = pd.DataFrame({"c": ["k"] * 60 + ["m"] * 60, "t": [*times] * 2, "v": values})
+    return fw.Federation.from_pandas(table, client="c", label="v", time="t", window=6, horizon=2, **options)
+
+
 CODES = [
     ["01", "1", "02", "2"],
+    ["007", "008", "010", "10"],
+    ["1.10", "1.1", "2.5", "1.0"],
+    ["1e2", "100", "7", "10"],
+    ["-1", "0", "1", "2"],
+    ["True", "False", "Tru", "Fals"],
     ["true", "FALSE", "True", "x"],
     ["9007199254740993", "9007199254740992", "1", "2"],
     ["1e3", "1000", "1.0", "1"],
@@ -46,21 +72,23 @@ CODES = [
 @pytest.mark.parametrize("names", CODES)
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_names_are_texts_in_every_role(names: list[str], separator: str, tmp_path: Path) -> None:
-    """Clients, units and classes are those that stand in the file, whatever its separator."""
+    """Clients, units and classes are those that stand in the file, whatever its separator. Features are numbers."""
     quoted = [f'"{name}"' if "," in name else name for name in names]
-    rows = [separator.join([quoted[i % 4], f"u{quoted[i % 4]}", str(i), quoted[i // 4 % 4]]) for i in range(COUNT)]
-    rows = [row.replace('u"', '"u') for row in rows]
-    file = write(tmp_path / ("t.tsv" if separator == "\t" else "t.csv"), [separator.join("cuay"), *rows])
-    federation = fw.Federation.from_file(file, client="c", unit="u", label="y", target="classes")
-    assert {*federation.names} == {*names}
-    assert {*federation.partition.units} == {f"u{name}" for name in names}
-    assert {*federation.classes} == {*names}
+    rows = [separator.join([quoted[i % 4], quoted[i % 4], f"{i:03}", quoted[i // 4 % 4]]) for i in range(COUNT)]
+    file = tmp_path / ("t.tsv" if separator == "\t" else "t.csv")
+    for features in (["a"], None):
+        options: dict[str, Any] = {"unit": "u", "target": "classes", "features": features}
+        federation = from_lines(file, [separator.join("cuay"), *rows], **options)
+        assert {*federation.names} == {*federation.partition.units} == {*federation.classes} == {*names}
+        assert federation.preprocessing is not None
+        assert [column.mean > 0 for column in federation.preprocessing.columns] == [True]
 
 
 def test_plain_numbers_sort_as_numbers(tmp_path: Path) -> None:
     rows = [f"{i % 12},{i},{i // 12 % 2}" for i in range(COUNT)]
-    federation = fw.Federation.from_file(write(tmp_path / "t.csv", ["c,a,y", *rows]), client="c", label="y")
-    assert federation.names == tuple(map(str, range(12)))
+    assert from_lines(tmp_path / "t.csv", ["c,a,y", *rows]).names == tuple(map(str, range(12)))
+    rows = [f"{i % 3}.0,{i},{i // 12 % 2}" for i in range(COUNT)]
+    assert from_lines(tmp_path / "t.csv", ["c,a,y", *rows]).names == ("0.0", "1.0", "2.0")
 
 
 def test_label_codes_stay_texts_and_numbers_numbers(tmp_path: Path) -> None:
@@ -73,12 +101,9 @@ def test_label_codes_stay_texts_and_numbers_numbers(tmp_path: Path) -> None:
         (["1e+03", "2e+01"], ("20", "1000")),
     ):
         rows = [f"{WHO[i]},{i},{labels[i // 4 % 2]}" for i in range(COUNT)]
-        file = write(tmp_path / "t.csv", ["c,a,y", *rows])
-        assert fw.Federation.from_file(file, client="c", label="y").classes == classes
-    file = write(tmp_path / "t.csv", ["c,a,y", *(f"{WHO[i]},{i},{i}.50" for i in range(COUNT))])
-    np.testing.assert_array_equal(
-        fw.Federation.from_file(file, client="c", label="y").dataset.targets[:, 0], np.arange(COUNT) + 0.5
-    )
+        assert from_lines(tmp_path / "t.csv", ["c,a,y", *rows]).classes == classes
+    prices = from_lines(tmp_path / "t.csv", ["c,a,y", *(f"{WHO[i]},{i},{i}.50" for i in range(COUNT))])
+    np.testing.assert_array_equal(prices.dataset.targets[:, 0], np.arange(COUNT) + 0.5)
 
 
 NODES = pd.DataFrame(
@@ -114,8 +139,7 @@ def test_a_first_line_that_may_be_a_pair_is_refused(tmp_path: Path) -> None:
 def test_predictions_have_the_type_of_the_labels(kind: str, labels: list[Any], tmp_path: Path) -> None:
     """In memory, from the results, and in an exported and a served model."""
     table = pd.DataFrame({"c": WHO, "a": NOISE, "y": [labels[int(value > 0)] for value in NOISE]})
-    federation = fw.Federation.from_pandas(table, client="c", label="y")
-    run = fw.fit("fedavg", federation, out=tmp_path / "run", lr=0.1, **{**QUIET, "rounds": 20})
+    run = fw.fit("fedavg", from_table(table), out=tmp_path / "run", lr=0.1, **{**QUIET, "rounds": 20})
     own = table[table.c == "k0"]
     loaded = fw.load(tmp_path / "run")["fedavg"]
     model = exported_model.load(run.export(tmp_path / "model", "k0"))
@@ -134,9 +158,11 @@ def test_scores_do_not_depend_on_the_offset_of_the_target(given: str, tmp_path: 
     for offset in (0.0, 1.7e9):
         table = pd.DataFrame({"c": WHO, "a": NOISE, "y": offset + 10 * NOISE + np.sin(np.arange(COUNT))})
         federation = {
-            "table": lambda t=table: fw.Federation.from_pandas(t, client="c", label="y", target="numbers"),
-            "arrays": lambda t=table: fw.Federation.from_arrays(t[["a"]], t.y, client=t.c, target="numbers"),
-            "file": lambda t=table: from_csv(t, tmp_path, label="y", target="numbers"),
+            "table": lambda t=table: from_table(t, target="numbers"),
+            "arrays": lambda t=table: from_rows(t[["a"]], t.y, target="numbers"),
+            "file": lambda t=table: from_lines(
+                tmp_path / "t.csv", t.to_csv(index=False, float_format="%.17g").splitlines(), target="numbers"
+            ),
         }[given]()
         run = fw.fit("fedavg", federation, model="linear", metric="mae", out=tmp_path / f"{offset}", **QUIET)
         scores.append(run.scores.mean())
@@ -149,21 +175,11 @@ def test_scores_do_not_depend_on_the_offset_of_the_target(given: str, tmp_path: 
     np.testing.assert_allclose(*answers, atol=1e-3)
 
 
-def from_csv(table: pd.DataFrame, folder: Path, **options: Any) -> fw.Federation:
-    table.to_csv(folder / "t.csv", index=False, float_format="%.17g")
-    return fw.Federation.from_file(folder / "t.csv", client="c", **options)
-
-
 @pytest.mark.parametrize("preprocess", ["pooled", "client"])
 def test_forecasts_do_not_depend_on_the_offset_of_the_series(preprocess: str) -> None:
     scores = []
     for offset in (0.0, 1e9):
-        table = pd.DataFrame(
-            {"c": ["a", "b"] * 60, "t": np.arange(120) // 2, "v": offset + 5 * np.sin(np.arange(120) / 9)}
-        )
-        federation = fw.Federation.from_pandas(
-            table, client="c", label="v", time="t", window=6, horizon=2, preprocess=preprocess
-        )
+        federation = from_series(range(60), offset + 5 * np.sin(np.arange(120) / 9), preprocess=preprocess)
         scores.append(fw.fit("fedavg", federation, metric="mae", **QUIET).scores.mean())
     assert scores[0] == pytest.approx(scores[1], rel=1e-3)
 
@@ -173,29 +189,29 @@ def test_array_features_are_centred_before_they_lose_digits(normalize: str | Non
     x, y = np.stack([NOISE, np.arange(COUNT) % 7], 1), (NOISE > 0).astype(int)
     scores, answers = [], []
     for offset in (0.0, 1e9):
-        federation = fw.Federation.from_arrays(x + offset, y, client=WHO, normalize=normalize)
+        federation = from_rows(x + offset, y, normalize=normalize)
         run = fw.fit("fedavg", federation, lr=0.1, **QUIET)
         scores.append(run.scores.mean())
         answers.append(run.predict(x + offset, "k1"))
     assert scores[0] == pytest.approx(scores[1])
     assert (answers[0] == answers[1]).mean() > 0.98
     with pytest.raises(fw.BadInput, match="normalize: 'none' leaves numbers so far from 0"):
-        fw.Federation.from_arrays(x + 1e9, y, client=WHO, normalize="none")
+        from_rows(x + 1e9, y, normalize="none")
 
 
 def test_digits_that_were_lost_before_are_refused() -> None:
     lost = (1.7e9 + 60 * NOISE).astype(np.float32)
     with pytest.raises(fw.BadInput, match=r"y: numbers up to .* below the resolution of float32"):
-        fw.Federation.from_arrays(NOISE[:, None], lost, client=WHO, target="numbers")
+        from_rows(NOISE[:, None], lost, target="numbers")
     with pytest.raises(fw.BadInput, match="below the resolution of float32"):
-        fw.Federation.from_arrays(None, lost, client=WHO, time=np.arange(COUNT), window=3, horizon=1)
+        from_rows(None, lost, time=np.arange(COUNT), window=3, horizon=1)
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (8, 8), (64,), (192,), (3, 8, 8)])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int64])
 def test_bytes_in_the_shape_of_images_are_divided_by_255(shape: tuple[int, ...], dtype: Any) -> None:
     x = DRAWS.integers(0, 256, size=(COUNT, *shape)).astype(dtype)
-    federation = fw.Federation.from_arrays(x, np.arange(COUNT) // 4 % 2, client=WHO)
+    federation = from_rows(x)
     scaled = fw.data.normalise(federation.dataset, federation.partition, federation.normalize)
     np.testing.assert_allclose(np.sort(scaled.ravel()), np.sort(x.ravel() / 255), atol=1e-6)
     run = fw.fit("local", federation, **QUIET)
@@ -204,45 +220,38 @@ def test_bytes_in_the_shape_of_images_are_divided_by_255(shape: tuple[int, ...],
 
 def test_other_arrays_are_standardised() -> None:
     x = np.stack([1000 * NOISE, NOISE + 50], 1)
-    federation = fw.Federation.from_arrays(x, np.arange(COUNT) // 4 % 2, client=WHO)
+    federation = from_rows(x)
     scaled = fw.data.normalise(federation.dataset, federation.partition, federation.normalize)
     train = np.concatenate(federation.partition.train)
     np.testing.assert_allclose(scaled[train].mean((0, 2, 3)), 0, atol=1e-5)
     np.testing.assert_allclose(scaled[train].std((0, 2, 3)), 1, atol=1e-5)
-    plain = fw.Federation.from_arrays(x, np.arange(COUNT) // 4 % 2, client=WHO, normalize="none")
-    np.testing.assert_array_equal(plain.dataset.x[:, :, 0, 0], x.astype(np.float32))
+    np.testing.assert_array_equal(from_rows(x, normalize="none").dataset.x[:, :, 0, 0], x.astype(np.float32))
 
 
 def test_marks_of_missing_values_are_named() -> None:
     values = np.abs(NOISE)
     values[:5] = -999
-    table = pd.DataFrame({"c": WHO, "a": values, "y": np.arange(COUNT) // 4 % 2})
     line = "5 values are -999, apart from all others"
-    assert line in " ".join(fw.Federation.from_pandas(table, client="c", label="y").notes)
-    assert line in " ".join(fw.Federation.from_arrays(values[:, None], table.y, client=WHO).notes)
-    assert line in " ".join(fw.Federation.from_arrays(NOISE[:, None], values, client=WHO, target="numbers").notes)
+    assert line in " ".join(from_table(pd.DataFrame({"c": WHO, "a": values, "y": Y})).notes)
+    assert line in " ".join(from_rows(values[:, None]).notes)
+    assert line in " ".join(from_rows(NOISE[:, None], values, target="numbers").notes)
     spread = np.where(values < 0, -999, 9 * NOISE)
     spread[5:] += np.linspace(-2000, 2000, COUNT - 5)
-    assert not any("-999" in note for note in fw.Federation.from_arrays(spread[:, None], table.y, client=WHO).notes)
+    assert not any("-999" in note for note in from_rows(spread[:, None]).notes)
 
 
 def test_hidden_entries_are_missing() -> None:
     x = np.ma.masked_greater(np.stack([NOISE, NOISE], 1), 99)
     x[3, 0] = np.ma.masked
     with pytest.raises(fw.BadInput, match=r"nan at \[3, 0\]"):
-        fw.Federation.from_arrays(x, np.arange(COUNT) // 4 % 2, client=WHO)
+        from_rows(x)
     for y in (np.ma.masked_equal(np.arange(COUNT) // 4 % 3, 2), np.ma.masked_equal(np.array(WHO), "k0")):
         with pytest.raises(fw.BadInput, match="y: is missing"):
-            fw.Federation.from_arrays(NOISE[:, None], y, client=WHO)
-
-
-def test_channels_last_are_refused_for_many_bands() -> None:
-    with pytest.raises(fw.BadInput, match="has the channels of images last"):
-        fw.Federation.from_arrays(np.zeros((COUNT, 16, 16, 12)), np.arange(COUNT) % 2, client=WHO)
+            from_rows(NOISE[:, None], y)
 
 
 def test_a_sigmoid_before_cross_entropy_is_named() -> None:
-    federation = fw.Federation.from_arrays(np.stack([NOISE, NOISE], 1), np.arange(COUNT) // 4 % 2, client=WHO)
+    federation = from_rows(np.stack([NOISE, NOISE], 1))
     module = nn.Sequential(nn.Linear(2, 2), nn.Sigmoid())
     with pytest.warns(UserWarning, match="a sigmoid, makes its outputs numbers from 0 to 1"):
         fw.compare(federation, ["local"], model=module, rounds=1, seeds=1, progress=False, tune=0)
@@ -252,20 +261,18 @@ def test_numbers_with_commas_and_points(tmp_path: Path) -> None:
     """In a file with decimal commas, points separate thousands; where it is not clear, a note says so."""
     amounts = DRAWS.integers(200, 9000, COUNT)
     rows = [f"{WHO[i]};{i},5;" + f"{n:,}".replace(",", ".") for i, n in enumerate(amounts)]
-    federation = fw.Federation.from_file(write(tmp_path / "t.csv", ["c;w;p", *rows]), client="c", label="p")
+    federation = from_lines(tmp_path / "t.csv", ["c;w;p", *rows], label="p")
     np.testing.assert_array_equal(federation.dataset.targets[:, 0], amounts)
     assert "points separate thousands" in federation.notes[0]
     table = read_table(tmp_path / "t.csv")
     np.testing.assert_array_equal(table["p"], amounts)
     rows = [f"{WHO[i]};{i};" + f"{n:,}".replace(",", ".") + f";{i // 4 % 2}" for i, n in enumerate(amounts)]
-    federation = fw.Federation.from_file(write(tmp_path / "t.csv", ["c;w;p;y", *rows]), client="c", label="y")
-    assert "is read as a fraction, but all fractions have three digits" in federation.notes[0]
+    line = "is read as a fraction, but all fractions have three digits"
+    assert line in from_lines(tmp_path / "t.csv", ["c;w;p;y", *rows]).notes[0]
     rows = [row.replace(";", ",") for row in rows]
-    federation = fw.Federation.from_file(write(tmp_path / "t.csv", ["c,w,p,y", *rows]), client="c", label="y")
-    assert "is read as a fraction, but all fractions have three digits" in federation.notes[0]
-    assert "three digits" in fw.Federation.from_file(tmp_path / "t.csv", client="c", label="p").notes[0]
-    rows = [f"{row}.25" for row in rows]
-    federation = fw.Federation.from_file(write(tmp_path / "t.csv", ["c,w,p,y", *rows]), client="c", label="y")
+    for label in "yp":
+        assert line in from_lines(tmp_path / "t.csv", ["c,w,p,y", *rows], label=label).notes[0]
+    federation = from_lines(tmp_path / "t.csv", ["c,w,p,y", *(f"{row}.25" for row in rows)])
     assert "three digits" in federation.notes[0]
     assert "column 'y'" not in federation.notes[0]
     rows = [f"{WHO[i]};1.{i:03}.{n % 1000:03},5;{i // 4 % 2}" for i, n in enumerate(amounts)]
@@ -275,7 +282,7 @@ def test_numbers_with_commas_and_points(tmp_path: Path) -> None:
 
 def test_the_advice_about_a_comma_does_not_change_the_number(tmp_path: Path) -> None:
     rows = [f'{WHO[i]},"{value:.3f}",{int(value > 0)}'.replace(".", ",") for i, value in enumerate(NOISE)]
-    notes = fw.Federation.from_file(write(tmp_path / "t.csv", ["c,a,y", *rows]), client="c", label="y").notes
+    notes = from_lines(tmp_path / "t.csv", ["c,a,y", *rows]).notes
     assert any("write a point in place of the comma" in note for note in notes)
 
 
@@ -303,33 +310,32 @@ TIMES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("kind", TIMES)
 def test_times_without_a_gap_have_none(kind: str) -> None:
-    table = pd.DataFrame({"c": ["k"] * 60 + ["m"] * 60, "t": TIMES[kind] * 2, "v": np.sin(np.arange(120) / 5)})
-    federation = fw.Federation.from_pandas(table, client="c", label="v", time="t", window=6, horizon=2)
+    federation = from_series(TIMES[kind])
     assert federation.notes == ()
     assert "dates" in str(federation.describe()) or "usually" in str(federation.describe())
 
 
 def test_a_doubled_hour_needs_its_zone() -> None:
-    hours = [*pd.date_range("2024-10-26", periods=60, freq="h", tz="Europe/Berlin").tz_localize(None)]
-    table = pd.DataFrame({"c": ["k"] * 60 + ["m"] * 60, "t": hours * 2, "v": np.sin(np.arange(120) / 5)})
+    hours = pd.date_range("2024-10-26", periods=60, freq="h", tz="Europe/Berlin").tz_localize(None)
     with pytest.raises(fw.BadInput, match=r"two rows of one time, 2024-10-27.02:00:00; .*summer time, needs its zone"):
-        fw.Federation.from_pandas(table, client="c", label="v", time="t", window=6, horizon=2)
+        from_series(hours)
 
 
 def test_rows_of_one_time_are_in_one_part() -> None:
     time = np.arange(COUNT) // 20
     federation = fw.Federation.from_arrays(NOISE[:, None], np.arange(COUNT) % 2, client=["a"] * COUNT, time=time)
-    parts = [{*time[np.concatenate(getattr(federation.partition, part))]} for part in ("train", "val", "test")]
+    parts = [{*time[np.concatenate(getattr(federation.partition, part))]} for part in PARTS]
     assert all(parts)
     assert max(parts[0]) < min(parts[1]) <= max(parts[1]) < min(parts[2])
 
 
-def photo(folder: Path, name: str, image: Image.Image, turned: bool = False) -> None:
-    tag = Image.Exif()
+def photo(image: Image.Image, turned: bool) -> bytes:
+    """The PNG file of an image, which viewers rotate by 90 degrees if it is `turned`."""
+    buffer, tag = io.BytesIO(), Image.Exif()
     if turned:
-        tag[0x0112] = 6  # a viewer rotates by 90 degrees
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    image.save(folder / name, exif=tag)
+        tag[0x0112] = 6
+    image.save(buffer, "png", exif=tag)
+    return buffer.getvalue()
 
 
 def test_photos_are_read_as_viewers_show_them(tmp_path: Path) -> None:
@@ -340,20 +346,15 @@ def test_photos_are_read_as_viewers_show_them(tmp_path: Path) -> None:
     sideways = Image.fromarray(np.ascontiguousarray(np.rot90(upright)))
     clear = Image.fromarray(np.concatenate([np.zeros((8, 8, 3), np.uint8), 255 - upright[..., :1]], 2))
     kinds = [(Image.fromarray(upright[..., 0]), False), (seen, False), (sideways, True), (clear, False)]
-    for client in "ab":
-        for i in range(12):
-            photo(tmp_path, f"{client}/{'xy'[i % 2]}/{i:02}.png", *kinds[i // 3])
+    for client, label in ("ax", "ay", "bx", "by"):
+        (tmp_path / client / label).mkdir(parents=True)
+        for i in range("xy".index(label), 12, 2):
+            (tmp_path / client / label / f"{i:02}.png").write_bytes(photo(*kinds[i // 3]))
     x = fw.Federation.from_images(tmp_path).dataset.x
     assert x.shape == (24, 3, 8, 8)
     assert (x == upright.transpose(2, 0, 1)).all()
-    buffers = [io.BytesIO() for _ in range(COUNT)]
-    for i, buffer in enumerate(buffers):
-        image, turned = kinds[i % 4]
-        tag = Image.Exif()
-        if turned:
-            tag[0x0112] = 6
-        image.save(buffer, "png", exif=tag)
-    rows = pd.DataFrame({"c": WHO, "y": np.arange(COUNT) // 4 % 2, "image": [{"bytes": b.getvalue()} for b in buffers]})
+    cells = [{"bytes": photo(*kinds[i % 4])} for i in range(COUNT)]
+    rows = pd.DataFrame({"c": WHO, "y": Y, "image": cells})
 
     class Data:
         def to_pandas(self) -> pd.DataFrame:
@@ -431,8 +432,8 @@ FLAWED: dict[str, tuple[list[Any], str]] = {
 @pytest.mark.parametrize("kind", FLAWED)
 def test_a_category_that_is_none_is_named_once(kind: str) -> None:
     values, line = FLAWED[kind]
-    table = pd.DataFrame({"c": WHO, "a": values, "t": range(COUNT), "y": np.arange(COUNT) // 4 % 2})
-    notes = [note for note in fw.Federation.from_pandas(table, client="c", label="y", time="t").notes if "'a'" in note]
+    table = pd.DataFrame({"c": WHO, "a": values, "t": range(COUNT), "y": Y})
+    notes = [note for note in from_table(table, time="t").notes if "'a'" in note]
     assert len(notes) == 1
     assert line in notes[0]
 
@@ -440,8 +441,8 @@ def test_a_category_that_is_none_is_named_once(kind: str) -> None:
 def test_a_value_with_the_name_of_a_column_hides_no_warning_about_it() -> None:
     values, line = FLAWED["new ones"]
     numbers = ["a" if i % 10 == 0 else str(i % 60) for i in range(COUNT)]
-    table = pd.DataFrame({"c": WHO, "a": values, "n": numbers, "t": range(COUNT), "y": np.arange(COUNT) // 4 % 2})
-    notes = fw.Federation.from_pandas(table, client="c", label="y", time="t").notes
+    table = pd.DataFrame({"c": WHO, "a": values, "n": numbers, "t": range(COUNT), "y": Y})
+    notes = from_table(table, time="t").notes
     assert any(note.startswith("column 'n': 90 % of its values are numbers, and") for note in notes)
     assert any("because of 'a' (" in note for note in notes)
     assert any(note.startswith("column 'a': ") and line in note for note in notes)
@@ -449,30 +450,29 @@ def test_a_value_with_the_name_of_a_column_hides_no_warning_about_it() -> None:
 
 def test_objects_are_numbers_or_times_as_their_values_are() -> None:
     days = pd.date_range("2024-01-01", periods=COUNT)
-    table = pd.DataFrame({"c": WHO, "a": NOISE, "y": np.arange(COUNT) // 4 % 2})
-    columns = fw.Federation.from_pandas(table.assign(a=table.a.astype(object)), client="c", label="y").preprocessing
-    assert columns == fw.Federation.from_pandas(table, client="c", label="y").preprocessing
+    table = pd.DataFrame({"c": WHO, "a": NOISE, "y": Y})
+    assert from_table(table.assign(a=table.a.astype(object))).preprocessing == from_table(table).preprocessing
     times = (days.date, days.to_pydatetime(), days.to_period("D"), days.time)
     columns_of_times = [pd.Series([*one], dtype=object) for one in times]
     for column in (*columns_of_times, pd.Series(days - days[0]).astype("duration[s][pyarrow]")):
         with pytest.raises(fw.BadInput, match="column 'a' is a time"):
-            fw.Federation.from_pandas(table.assign(a=column), client="c", label="y")
+            from_table(table.assign(a=column))
     with pytest.raises(fw.BadInput, match="column 'a' holds complex numbers; give the real and the imaginary part"):
-        fw.Federation.from_pandas(table.assign(a=pd.Series([*NOISE * 1j], dtype=object)), client="c", label="y")
+        from_table(table.assign(a=pd.Series([*NOISE * 1j], dtype=object)))
 
 
 def test_names_from_arrays_of_other_types() -> None:
     """Dates are no nanoseconds, float32 has no ids above 2^24, and a column [M, 1] is one name a row."""
-    x, y = NOISE[:, None], np.arange(COUNT) // 4 % 2
+    x = NOISE[:, None]
     days = np.array([f"2024-01-0{1 + i % 4}" for i in range(COUNT)], "M8[ns]")
-    federation = fw.Federation.from_arrays(x, y, client=days, unit=days)
+    federation = fw.Federation.from_arrays(x, Y, client=days, unit=days)
     assert federation.names == federation.partition.units
     assert federation.names[0].startswith("2024-01-01")
-    assert fw.Federation.from_arrays(x, y, client=np.array(WHO)[:, None]).names == ("k0", "k1", "k2", "k3")
+    assert fw.Federation.from_arrays(x, Y, client=np.array(WHO)[:, None]).names == ("k0", "k1", "k2", "k3")
     with pytest.raises(fw.BadInput, match=r"client: .* is a float32 above 2\^24"):
-        fw.Federation.from_arrays(x, y, client=np.float32(2**24) + np.arange(COUNT, dtype=np.float32) % 4)
+        fw.Federation.from_arrays(x, Y, client=np.float32(2**24) + np.arange(COUNT, dtype=np.float32) % 4)
     with pytest.raises(fw.BadInput, match=r"y: .* give y.argmax\(1\)"):
-        fw.Federation.from_arrays(x, np.eye(3)[np.arange(COUNT) % 3], client=WHO)
+        from_rows(x, np.eye(3)[np.arange(COUNT) % 3])
 
 
 def test_pairs_of_an_array_are_its_rows() -> None:
@@ -500,16 +500,16 @@ def test_a_time_that_may_be_misread_is_refused(problem: str) -> None:
 
 def test_the_exported_model_reads_what_the_result_reads(tmp_path: Path) -> None:
     """Hidden entries are missing, bfloat16 is a number, and truth values are 0 and 1."""
-    x, y = np.stack([NOISE, NOISE], 1).round(1), np.arange(COUNT) // 4 % 2
-    run = fw.fit("fedavg", fw.Federation.from_arrays(x, y, client=WHO), **QUIET)
+    x = np.stack([NOISE, NOISE], 1).round(1)
+    run = fw.fit("fedavg", from_rows(x), **QUIET)
     model = exported_model.load(run.export(tmp_path / "arrays", "k0"))
     half = torch.tensor(x[:4], dtype=torch.bfloat16)
     np.testing.assert_allclose(run.predict_proba(half, "k0"), model.predict_proba(half), atol=1e-5)
     for predict in (lambda rows: run.predict(rows, "k0"), model.predict):
         with pytest.raises(ValueError, match=r"x.*(missing|not finite)"):
             predict(np.ma.masked_less(x, 0))
-    table = pd.DataFrame({"c": WHO, "k": pd.Categorical(np.arange(COUNT) % 2), "y": y})
-    run = fw.fit("fedavg", fw.Federation.from_pandas(table, client="c", label="y"), **QUIET)
+    table = pd.DataFrame({"c": WHO, "k": pd.Categorical(np.arange(COUNT) % 2), "y": Y})
+    run = fw.fit("fedavg", from_table(table), **QUIET)
     rows = pd.DataFrame({"k": [False, True]})
     expected = run.predict_proba(rows.assign(k=[0, 1]), "k0")
     np.testing.assert_array_equal(run.predict_proba(rows, "k0"), expected)
@@ -519,23 +519,24 @@ def test_the_exported_model_reads_what_the_result_reads(tmp_path: Path) -> None:
 
 def test_a_category_in_another_spelling_is_named(tmp_path: Path) -> None:
     """In some of the rows that are to be predicted, with the same line from the folder of the model."""
-    table = pd.DataFrame(
-        {"c": WHO, "k": np.where(np.arange(COUNT) % 2, "van", "lorry"), "y": np.arange(COUNT) // 4 % 2}
-    )
-    run = fw.fit("fedavg", fw.Federation.from_pandas(table, client="c", label="y"), **QUIET)
+    table = pd.DataFrame({"c": WHO, "k": ["lorry", "van"] * 60, "y": Y})
+    run = fw.fit("fedavg", from_table(table), **QUIET)
     for predict in (partial(run.predict, client="k0"), exported_model.load(run.export(tmp_path / "k0", "k0")).predict):
         with pytest.warns(UserWarning, match="column 'k' has 'Lorry ', which training had as 'lorry'; it counts as un"):
             predict(pd.DataFrame({"k": ["van", "bus", "Lorry "]}))
 
 
 EDGES = [(i, i + 1) for i in range(89)]
-PARTS = np.array(["train", "val", "test"])[np.arange(90) // 3 % 3]
+NODE_PARTS = np.array(PARTS)[np.arange(90) // 3 % 3]
 UNLABELLED: dict[str, tuple[list[Any], list[Any] | None]] = {
     "None": ([["a", "b", None][i % 3] for i in range(90)], None),
     "nan": ([[0, 1, np.nan][i % 3] for i in range(90)], None),
     "empty": ([["a", "b", ""][i % 3] for i in range(90)], None),
     "-1": ([[0, 1, -1][i % 3] for i in range(90)], None),
-    "no part": ([["a", "b"][i % 2] for i in range(90)], [part if i % 3 < 2 else None for i, part in enumerate(PARTS)]),
+    "no part": (
+        [["a", "b"][i % 2] for i in range(90)],
+        [part if i % 3 < 2 else None for i, part in enumerate(NODE_PARTS)],
+    ),
 }
 
 
@@ -557,7 +558,7 @@ def test_nodes_without_a_label_or_a_part_stay_in_the_graph(kind: str, given: str
         federation = fw.Federation.from_graphs(graphs, **options)
     assert len(federation.classes) == 2
     assert federation.dataset.links.shape[1] == 2 * 87
-    parts = np.concatenate([rows for part in ("train", "val", "test") for rows in getattr(federation.partition, part)])
+    parts = np.concatenate([rows for part in PARTS for rows in getattr(federation.partition, part)])
     assert len(parts) == 60
     assert (parts % 3 < 2).all()
     assert "30 of 90 nodes have no label or no part" in federation.notes[0]
@@ -575,33 +576,27 @@ class Colour(Enum):
 
 
 def test_small_ones_are_read_or_refused_in_one_line() -> None:
-    x, y = np.stack([NOISE, NOISE], 1), np.arange(COUNT) // 4 % 2
-    make = fw.Federation.from_arrays
-    assert make(x, y[:, None], client=WHO).classes == ("0", "1")
-    assert len(make(torch.ones(COUNT, 2, requires_grad=True), y, client=WHO)) == 4
-    with pytest.raises(
-        fw.BadInput, match=r"y: has labels of the type Colour; give texts or numbers, such as str\(label\)"
-    ):
-        make(x, [[Colour.RED, Colour.BLUE][i] for i in y], client=WHO)
-    with pytest.raises(fw.BadInput, match="y: two labels of several types have the same name"):
-        make(x, [[1, "1"][i] for i in y], client=WHO)
+    x, colours = np.stack([NOISE, NOISE], 1), [[Colour.RED, Colour.BLUE][i] for i in Y]
+    assert from_rows(x, Y[:, None]).classes == ("0", "1")
+    assert len(from_rows(torch.ones(COUNT, 2, requires_grad=True))) == 4
+    with pytest.raises(fw.BadInput, match=r"y: has labels of the type Colour; give texts or .*, such as str\(label\)"):
+        from_rows(x, colours)
     with pytest.raises(fw.BadInput, match="client: two ids have the same name"):
-        make(x, y, client=[[1, True][i] for i in y])
+        fw.Federation.from_arrays(x, Y, client=[[1, True][i] for i in Y])
     with pytest.raises(fw.BadInput, match=r"client: .* is a float above 2\^53"):
-        make(x, y, client=2.0**60 + 1024 * (np.arange(COUNT) % 4))
+        fw.Federation.from_arrays(x, Y, client=2.0**60 + 1024 * (np.arange(COUNT) % 4))
     words = [["train", "Validation", "test"][i // 4 % 3] for i in range(COUNT)]
-    assert len(np.concatenate(make(x, y, client=WHO, split=words).partition.val)) == COUNT // 3
+    assert len(np.concatenate(from_rows(x, split=words).partition.val)) == COUNT // 3
     for owner in (np.array([-1] + [0] * (COUNT - 1)), np.array(["a"] * COUNT)):
         with pytest.raises(fw.BadInput, match="owner must be the number of a client for every row, from 0"):
-            fw.data.Dataset("mine", "images", x.astype(np.float32)[:, :, None, None], y, 2, owner=owner)
+            fw.data.Dataset("mine", "images", x.astype(np.float32)[:, :, None, None], Y, 2, owner=owner)
 
 
 def test_a_category_of_codes_is_read_as_in_training(tmp_path: Path) -> None:
     """A file of new rows that has numbers alone is read like that of training, which had texts."""
     codes = ["007", "7", "x"]
     rows = [f"{WHO[i]},{codes[i % 3]},{int(i % 3 == 0)}" for i in range(COUNT)]
-    file = write(tmp_path / "t.csv", ["c,zip,y", *rows])
-    federation = fw.Federation.from_file(file, client="c", label="y")
+    federation = from_lines(tmp_path / "t.csv", ["c,zip,y", *rows])
     run = fw.fit("fedavg", federation, out=tmp_path / "run", lr=0.5, **{**QUIET, "rounds": 20})
     from fedweave.prediction import input_description
     from fedweave.prediction.predictor import read_inputs
@@ -656,7 +651,7 @@ def test_a_table_means_the_same_in_every_format(data: st.DataObject, tmp_path_fa
         federation = fw.Federation.from_file(folder / name, **options)
         assert {*federation.names} == {*clients}, name
         assert {*federation.classes} == {*labels}, name
-        for part in ("train", "val", "test"):
+        for part in PARTS:
             for client in clients:
                 np.testing.assert_allclose(
                     *(sorted_rows(one, part, client) for one in (federation, expected)), rtol=1e-5, atol=1e-6
@@ -692,16 +687,13 @@ def test_times_are_described_by_their_usual_step(times: pd.DatetimeIndex, line: 
 
 def test_a_description_is_a_screen() -> None:
     hours = pd.date_range("2024-01-01", periods=COUNT, freq="h")
-    table = pd.DataFrame({"c": WHO, "t": hours, "y": np.arange(COUNT) // 4 % 2, "k": ["u", "v"] * 60})
+    table = pd.DataFrame({"c": WHO, "t": hours, "y": Y, "k": ["u", "v"] * 60})
     table["a"] = np.where(np.arange(COUNT) == 3, np.nan, NOISE)
-    text = str(fw.Federation.from_pandas(table, client="c", label="y", time="t").describe())
+    text = str(from_table(table, time="t").describe())
     assert "c: client, texts, 4 different, such as 'k0'" in text
     assert "t: time, dates, from 2024-01-01 00:00:00 to 2024-01-05 23:00:00, usually 1 hour apart" in text
     assert "y: label, whole numbers from 0 to 1, such as 0" in text
     assert "1 missing" in next(line for line in text.splitlines() if line.startswith("a: number"))
-    wide = (
-        pd.DataFrame(DRAWS.normal(size=(COUNT, 80)))
-        .add_prefix("f")
-        .assign(c=[f"k{i % 40}" for i in range(COUNT)], y=table.y)
-    )
-    assert len(str(fw.Federation.from_pandas(wide, client="c", label="y").describe()).splitlines()) < 80
+    wide = pd.DataFrame(DRAWS.normal(size=(COUNT, 80))).add_prefix("f")
+    wide = wide.assign(c=[f"k{i % 40}" for i in range(COUNT)], y=Y)
+    assert len(str(from_table(wide).describe()).splitlines()) < 80
