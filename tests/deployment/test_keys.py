@@ -37,47 +37,45 @@ def test_the_keys_of_a_node(tmp_path, capsys):
     assert "a node keeps its key" in capsys.readouterr().err
 
 
+@pytest.fixture
+def start_node(tmp_path, monkeypatch, capsys):
+    """Runs `node` in a folder with the keys of node ann and of a server. Returns the line of its error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fedweave.deployment.node.node_options.check_data", lambda *arguments: None)
+    assert main(["keys", ".", "--node", "ann", "--host", "fl.example.org"]) == 0
+    capsys.readouterr()
+
+    def start(key: str, certificate: str) -> str:
+        good = "--superlink 127.0.0.1:1 --data client.pt --state state --spec 3f2a9c41d07be865"
+        assert main(["node", *good.split(), "--key", key, "--certificate", certificate]) == 2
+        assert not (tmp_path / "state").exists()
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    return start
+
+
 @pytest.mark.parametrize(
     ("key", "certificate", "words"),
     [
-        (
-            "ann.pub",
-            "ca.crt",
-            "ann.pub: no secret key of a node; give the file that `keys` wrote as NAME, not NAME.pub",
-        ),
+        ("ann.pub", "ca.crt", "ann.pub: no secret key of a node; give the file that `keys` wrote as NAME, not NAME.p"),
         ("server.key", "ca.crt", "server.key: no secret key of a node"),
         ("ann", "ann.pub", "--certificate: ann.pub: no certificate; give the ca.crt that"),
         ("ann", "server.key", "server.key: no certificate"),
     ],
 )
-def test_a_node_with_another_file_starts_nothing(key, certificate, words, tmp_path, monkeypatch, capsys):
+def test_a_node_with_another_file_starts_nothing(key, certificate, words, start_node):
     """Otherwise Flower would restart again and again."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedweave.deployment.node.node_options.check_data", lambda *arguments: None)
-    assert main(["keys", ".", "--node", "ann", "--host", "fl.example.org"]) == 0
-    capsys.readouterr()
-    good = ["--superlink", "127.0.0.1:1", "--data", "client.pt", "--state", "state", "--spec", "3f2a9c41d07be865"]
-    assert main(["node", *good, "--key", key, "--certificate", certificate]) == 2
-    errors = capsys.readouterr().err
-    assert words in errors
-    assert len(errors.splitlines()) == 1
-    assert not (tmp_path / "state").exists()
+    assert words in start_node(key, certificate)
 
 
-def test_an_environment_without_flower_starts_nothing(tmp_path, monkeypatch, capsys):
+def test_an_environment_without_flower_starts_nothing(start_node, monkeypatch):
     """One line names the environment with Flower. The project's own environment does not have it."""
     from fedweave.deployment.flower.node_keys import run_flwr
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedweave.deployment.node.node_options.check_data", lambda *arguments: None)
     monkeypatch.setattr("fedweave.deployment.flower.processes.find_spec", lambda name: None)
-    assert main(["keys", ".", "--node", "ann", "--host", "fl.example.org"]) == 0
-    capsys.readouterr()
-    good = ["--superlink", "127.0.0.1:1", "--data", "client.pt", "--state", "state", "--spec", "3f2a9c41d07be865"]
-    assert main(["node", *good, "--key", "ann", "--certificate", "ca.crt"]) == 2
-    errors = capsys.readouterr().err
-    assert "has no Flower, which has an environment of its own; in a checkout: make flower, and source" in errors
-    assert len(errors.splitlines()) == 1
+    line = "has no Flower, which has an environment of its own; in a checkout: make flower, and source"
+    assert line in start_node("ann", "ca.crt")
     monkeypatch.setattr("fedweave.deployment.flower.node_keys.CODE", "raise ImportError(\"No module named 'flwr'\")")
     with pytest.raises(BadInput, match="has no Flower"):
         run_flwr([["supernode", "register", "ann.pub"]])

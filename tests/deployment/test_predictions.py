@@ -18,21 +18,35 @@ def table(count: int, seed: int) -> pd.DataFrame:
     return pd.DataFrame({"shop": shops, "hour": hour, "kind": kinds, "late": late, "sales": sales})
 
 
+def shops(label: str) -> fw.Federation:
+    data = table(90, 0).drop(columns="sales" if label == "late" else "late")
+    return fw.Federation.from_pandas(data, client="shop", label=label, name="shops")
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """A federation that predicts classes and has not begun."""
+    return Hosts(tmp_path, planned("fedavg", shops("late")))
+
+
+@pytest.fixture
+def predict(tmp_path):
+    """Runs `predict` on the node of client 1; returns its exit code."""
+    node = ["--app", f"{tmp_path}/app", "--data", f"{tmp_path}/data/client-1.pt", "--state", f"{tmp_path}/nodes/1"]
+    return lambda name, *options: main(["predict", f"{tmp_path}/{name}", *node, *options])
+
+
 @pytest.mark.parametrize(
     ("method", "label"),
     [("fedavg_ft", "late"), ("fedavg_ft", "sales"), ("fedrep", "late"), ("fedrep", "sales"), ("knn_per", "late")],
 )
-def test_a_node_predicts_what_the_simulation_predicts(method, label, tmp_path):
+def test_a_node_predicts_what_the_simulation_predicts(method, label, tmp_path, predict):
     """`fw.compare` trains the same run with the same seed; new rows have a missing value and no label."""
-    rows, new = table(90, 0), table(12, 1).drop(columns=["late", "sales"])
+    new, federation = table(12, 1).drop(columns=["late", "sales"]), shops(label)
     new.loc[2, "hour"] = np.nan
-    data = rows.drop(columns="sales" if label == "late" else "late")
-    federation = fw.Federation.from_pandas(data, client="shop", label=label, name="shops")
-    hosts = Hosts(tmp_path, planned(method, federation))
-    hosts.run()
+    Hosts(tmp_path, planned(method, federation)).run()
     new.to_csv(tmp_path / "new.csv", index=False)
-    node = ["--app", f"{tmp_path}/app", "--data", f"{tmp_path}/data/client-1.pt", "--state", f"{tmp_path}/nodes/1"]
-    assert not main(["predict", f"{tmp_path}/new.csv", *node, "--out", f"{tmp_path}/out.csv"])
+    assert not predict("new.csv", "--out", f"{tmp_path}/out.csv")
     answer = pd.read_csv(tmp_path / "out.csv")
     same = fw.compare(federation, [method], rounds=2, lr=0.1, seeds=[3], executor="loop")[method]
     features = new.drop(columns="shop")
@@ -45,46 +59,34 @@ def test_a_node_predicts_what_the_simulation_predicts(method, label, tmp_path):
     )
 
 
-def test_wrong_input_is_one_line(tmp_path, capsys):
-    federation = fw.Federation.from_pandas(
-        table(90, 0).drop(columns="sales"), client="shop", label="late", name="shops"
-    )
-    hosts = Hosts(tmp_path, planned("fedavg", federation))
+def test_wrong_input_is_one_line(hosts, tmp_path, capsys, predict):
     table(6, 1).to_csv(tmp_path / "new.csv", index=False)
     table(6, 1).drop(columns="hour").to_csv(tmp_path / "less.csv", index=False)
-    node = ["--app", f"{tmp_path}/app", "--data", f"{tmp_path}/data/client-1.pt", "--state", f"{tmp_path}/nodes/1"]
-    assert main(["predict", f"{tmp_path}/new.csv", *node]) == 2
+    assert predict("new.csv") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("model.pt: no model yet; the node keeps it when the federation has ended")
     hosts.run()
-    assert main(["predict", f"{tmp_path}/less.csv", *node]) == 2
+    assert predict("less.csv") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "no column 'hour'" in line
 
 
-def test_new_rows_in_another_encoding(tmp_path, capsys):
+def test_new_rows_in_another_encoding(hosts, tmp_path, capsys, predict):
     """The answers are those for the same rows in UTF-8."""
-    federation = fw.Federation.from_pandas(table(90, 0).drop(columns="sales"), client="shop", label="late")
-    hosts = Hosts(tmp_path, planned("fedavg", federation))
     hosts.run()
     new = table(6, 1).assign(note="süß")
-    node = ["--app", f"{tmp_path}/app", "--data", f"{tmp_path}/data/client-1.pt", "--state", f"{tmp_path}/nodes/1"]
     answers = []
     for encoding, option in (("utf-8", []), ("utf-16", ["--encoding", "utf-16"])):
         new.to_csv(tmp_path / "new.csv", index=False, encoding=encoding)
-        assert not main(["predict", f"{tmp_path}/new.csv", *node, *option])
+        assert not predict("new.csv", *option)
         answers.append(capsys.readouterr().out)
     assert answers[0] == answers[1]
     assert answers[0].count("\n") == len(new) + 1
-    assert main(["predict", f"{tmp_path}/new.csv", *node]) == 2
+    assert predict("new.csv") == 2
     assert "`--encoding` of the command" in capsys.readouterr().err
 
 
-def test_results_of_a_federation_say_where_the_models_are(tmp_path):
-    federation = fw.Federation.from_pandas(
-        table(90, 0).drop(columns="sales"), client="shop", label="late", name="shops"
-    )
-    hosts = Hosts(tmp_path, planned("fedavg", federation))
+def test_results_of_a_federation_say_where_the_models_are(hosts, tmp_path):
     hosts.run()
     (run,) = (tmp_path / "server").rglob("run.json")
     comparison = fw.load(run.parents[2])

@@ -316,21 +316,8 @@ def test_a_node_with_wrong_options_starts_no_process(case, tmp_path, monkeypatch
     for name in ("ca.crt", "key"):
         (tmp_path / name).write_text("x")
     arguments, line = NODES[case]
-    good = [
-        "--superlink",
-        "fl.example.org:8000",
-        "--certificate",
-        "ca.crt",
-        "--key",
-        "key",
-        "--data",
-        "key",
-        "--state",
-        "state",
-        "--spec",
-        HASH,
-    ]
-    assert main(["node", *good, *arguments]) == 2
+    good = f"--superlink fl.example.org:8000 --certificate ca.crt --key key --data key --state state --spec {HASH}"
+    assert main(["node", *good.split(), *arguments]) == 2
     errors = capsys.readouterr().err
     assert line in errors
     assert len(errors.splitlines()) == 1
