@@ -9,6 +9,7 @@ import sys
 import tarfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,17 +48,14 @@ def test_a_folder_with_an_invalid_meta_file_is_refused(content: str, tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (
-            {"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01},
-            ["train.privacy.noise (1000000.0)", "noise 1e+12 is added"],
-        ),
+        ({"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01}, ["train.privacy.noise (1000000.0)", "noise 1e+12 is"]),
         ({"lr": 1000.0, "momentum": 1.0, "epochs": 9, "rounds": 9}, ["lower train.lr (1000.0)"]),
     ],
 )
 def test_a_diverged_run_names_the_setting_to_change(changes: dict[str, Any], words: list[str]) -> None:
     """Noise larger than the model is not a fault of the step size."""
     with pytest.raises(Diverged) as caught:
-        repetition.run_repetition(prepared(UNUSUAL[3][1], **changes), 0)
+        repetition.run_repetition(prepared(SMALL, **changes), 0)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
@@ -70,27 +68,21 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
     assert_refused(lambda: data.load_partition(tmp_path / "p.npz"), "p.npz", "run the partition stage")
 
 
-def test_archives_extract_only_the_requested_members(tmp_path: Path) -> None:
-    """A path that leaves the folder is not written, a link is not followed, and a truncated archive is named."""
+def test_links_of_an_archive_are_not_followed(tmp_path: Path) -> None:
+    """Nor is anything left of a truncated archive; `test_download` has paths that leave the folder."""
     (tmp_path / "secret").write_text("secret")
-    (tmp_path / "good").write_text("good")
     with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as tar:
-        tar.add(tmp_path / "good", "../../evil")
-        tar.add(tmp_path / "good", "inside")
+        tar.add(tmp_path / "secret", "inside")
         link = tarfile.TarInfo("link")
         link.type, link.linkname = tarfile.SYMTYPE, str(tmp_path / "secret")
         tar.addfile(link)
-    (tmp_path / "out").mkdir()
-    extract(tmp_path / "a.tar.gz", {"inside": tmp_path / "out" / "inside"})
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["inside"]
-    assert not (tmp_path.parent / "evil").exists()
     with pytest.raises(SourceError, match="link"):
-        extract(tmp_path / "a.tar.gz", {"link": tmp_path / "out" / "link"})
+        extract(tmp_path / "a.tar.gz", {"link": tmp_path / "link"})
     whole = (tmp_path / "a.tar.gz").read_bytes()
     (tmp_path / "a.tar.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(SourceError, match="cannot read inside"):
-        extract(tmp_path / "a.tar.gz", {"inside": tmp_path / "out" / "again"})
-    assert not (tmp_path / "out" / "again").exists()
+        extract(tmp_path / "a.tar.gz", {"inside": tmp_path / "again"})
+    assert not (tmp_path / "again").exists()
 
 
 def in_child(act: Callable[[], None]) -> str:
@@ -211,20 +203,13 @@ def single_class(count: int) -> list[int]:
     return np.flatnonzero(SETS["digits"].labels == 3)[:count].tolist()
 
 
+SMALL = Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8]))
 UNUSUAL: list[tuple[str, Partition, dict[str, Any]]] = [
     ("one sample", Partition(rows([0], [3, 4, 5]), rows([1], [6]), rows([2], [7])), {}),
     ("one class", Partition(rows(single_class(9), [0, 1, 2]), rows([30], [31]), rows([40], [41])), {}),
     ("one client", Partition(rows([0, 1, 2, 3]), rows([4]), rows([5])), {}),
-    (
-        "batch larger than a client",
-        Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8])),
-        {"batch_size": 500},
-    ),
-    (
-        "whole training set as one batch",
-        Partition(rows([0, 1], [2, 3, 4]), rows([5], [6]), rows([7], [8])),
-        {"batch_size": 0},
-    ),
+    ("batch larger than a client", SMALL, {"batch_size": 500}),
+    ("whole training set as one batch", SMALL, {"batch_size": 0}),
 ]
 
 
@@ -253,9 +238,11 @@ def test_checkpoints_of_other_runs_are_refused_and_damaged_ones_skipped(tmp_path
     """Other runs differ in specification, version or seed. In place of a damaged checkpoint the one before is used. Two
     checkpoints are kept, and one of a finished run.
     """
-    partition = UNUSUAL[3][1]
-    prepared_run = prepared(partition, rounds=5, checkpoint=1)
-    whole = repetition.run_repetition(prepared_run, 0)
+    prepared_run = prepared(SMALL, rounds=5, checkpoint=1)
+    whole, again = (
+        repetition.run_repetition(prepared_run, 0),
+        partial(repetition.run_repetition, prepared_run, 0, tmp_path),
+    )
 
     def until_the_last(report: Report) -> None:
         assert report.round < 5, "killed"
@@ -268,25 +255,17 @@ def test_checkpoints_of_other_runs_are_refused_and_damaged_ones_skipped(tmp_path
     content = torch.load(newest, weights_only=True)
     for key, value in (("version", 99), ("fingerprint", "other"), ("seed", 5)):
         save_tensors(newest, {**content, key: value})
-        assert_refused(
-            lambda: repetition.run_repetition(prepared_run, 0, tmp_path), str(newest), str(value), "delete it"
-        )
+        assert_refused(again, str(newest), str(value), "delete it")
     newest.write_bytes(newest.read_bytes()[:-100])
-    again = repetition.run_repetition(prepared_run, 0, tmp_path)
-    assert again.scores == whole.scores
+    assert again().scores == whole.scores
     (newest,) = tmp_path.iterdir()
     assert newest.name.endswith("-000000005.pt")
     assert load_tensors(newest)["state"] == (5, {}, {}, {})
-    finished = repetition.run_repetition(prepared_run, 0, tmp_path)
+    finished = again()
     assert finished.scores == whole.scores
     for name, model in whole.snapshot["models"].items():
         assert torch.equal(finished.snapshot["models"][name], model)
     newest.write_bytes(b"")
-    assert_refused(
-        lambda: repetition.run_repetition(prepared_run, 0, tmp_path),
-        str(newest),
-        "not a readable checkpoint",
-        "delete it",
-    )
+    assert_refused(again, str(newest), "not a readable checkpoint", "delete it")
     checkpoint_files.remove(tmp_path, prepared_run.run)
     assert [*tmp_path.iterdir()] == []

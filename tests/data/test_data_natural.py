@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fedweave import data
-from fedweave.data.base import Dataset
+from fedweave.data.base import Dataset, Partition
 from fedweave.data.sources import names
 from fedweave.data.sources.packaged import PACKAGED, packaged_files
 from fedweave.data.sources.tables import build, one_hot, spread
@@ -28,13 +28,18 @@ def loaded() -> dict[str, Dataset]:
     return {name: data.load(name, "unused") for name in NATURAL}
 
 
+def partition_of(name: str, dataset: Dataset) -> Partition:
+    """The partition of the task."""
+    options = dict(TASKS[name]["partition"])
+    rule, clients, seed = (options.pop(key) for key in ("name", "clients", "seed"))
+    return data.partition(dataset, rule, clients, seed, **options)
+
+
 @installed
 @pytest.mark.parametrize("name", NATURAL)
 def test_the_task_splits_the_rows_of_every_client(name: str, loaded: dict[str, Dataset]) -> None:
     """Forty clients or more, of distinct names; each has rows in all parts, and no row is in two."""
-    dataset, options = loaded[name], dict(TASKS[name]["partition"])
-    rule, clients, seed = (options.pop(key) for key in ("name", "clients", "seed"))
-    partition = data.partition(dataset, rule, clients, seed, **options)
+    dataset, partition = loaded[name], partition_of(name, loaded[name])
     assert partition.clients == len({*dataset.names}) >= 40
     assert np.isfinite(dataset.x).all()
     for parts in zip(partition.train, partition.val, partition.test, strict=True):
@@ -49,9 +54,7 @@ def test_the_task_splits_the_rows_of_every_client(name: str, loaded: dict[str, D
 @pytest.mark.parametrize("name", sorted({*NATURAL} - {"births"}))
 def test_pages_have_the_counts_and_the_simplest_rules(name: str, loaded: dict[str, Dataset]) -> None:
     """The numbers of rows and clients, and the score of a client's majority class or mean."""
-    dataset, options = loaded[name], dict(TASKS[name]["partition"])
-    rule, clients, seed = (options.pop(key) for key in ("name", "clients", "seed"))
-    partition = data.partition(dataset, rule, clients, seed, **options)
+    dataset, partition = loaded[name], partition_of(name, loaded[name])
     parts = list(zip(partition.train, partition.test, strict=True))
     if dataset.targets is None:
         y = dataset.y
@@ -111,9 +114,7 @@ def test_a_day_knows_the_headache_of_the_day_before(loaded: dict[str, Dataset]) 
 def test_births_are_relative_to_the_first_year_and_no_week_is_in_two_parts(loaded: dict[str, Dataset]) -> None:
     dataset, options = loaded["births"], TASKS["births"]["partition"]
     assert np.exp(dataset.x[:, :52]).mean(1) == pytest.approx(1, abs=1e-4)
-    length = options["window"] + options["horizon"]
-    rule = {key: options[key] for key in ("window", "horizon", "stride", "gap", "split")}
-    partition = data.partition(dataset, "natural", 51, 0, **rule)
+    length, partition = options["window"] + options["horizon"], partition_of("births", dataset)
     train, val, test = (getattr(partition, part)[0] for part in ("train", "val", "test"))
     assert train.max() + length <= val.min()
     assert val.max() + length <= test.min()

@@ -7,7 +7,7 @@ import re
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -69,10 +69,9 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def listed(monkeypatch: pytest.MonkeyPatch) -> None:
+def listed(enter: Callable[..., None]) -> None:
     """A data set of one file with a known sum and no official address."""
-    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT)),)),))
+    enter(File(PATH, sha256(CONTENT)))
 
 
 def put(folder: Path, content: bytes, path: str = PATH) -> Path:
@@ -164,10 +163,8 @@ def test_messages_name_the_attempts_and_the_way_out(listed: None, site: Site, tm
     assert "comp_cars" in refusal("compcars", tmp_path)
 
 
-def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    file = File(PATH, sha256(CONTENT), f"{site.url}/{PATH}")
-    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((file,)),))
+def test_mirror_comes_before_the_official_source(site: Site, tmp_path: Path, enter: Callable[..., None]) -> None:
+    enter(File(PATH, sha256(CONTENT), f"{site.url}/{PATH}"))
     put(tmp_path / "mirror", CONTENT)
     data.download("toy", tmp_path / "a", str(tmp_path / "mirror"))
     assert site.requests == []
@@ -214,17 +211,15 @@ def pack(kind: str, members: dict[str, bytes]) -> bytes:
 @pytest.mark.parametrize("source", ["mirror", "official"])
 @pytest.mark.parametrize("kind", ["zip", "tar.gz", "gz"])
 def test_archives_extract_the_requested_members_only(
-    kind: str, source: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, source: str, site: Site, tmp_path: Path, enter: Callable[..., None]
 ) -> None:
-    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
     members = {"in/table.bin.gz": gzip.compress(CONTENT)}
     if kind != "gz":
         members |= {"../../evil": b"evil", "/tmp/evil-of-fedweave": b"evil", "in/other": b"other"}
     content = pack(kind, members)
     site.files = {f"Toy/all.{kind}": content, f"away/all.{kind}": content}
     archive = Archive(f"Toy/all.{kind}", f"md5:{hashlib.md5(content).hexdigest()}", f"{site.url}/away/all.{kind}")
-    file = File(PATH, sha256(CONTENT), None, archive, "in/table.bin.gz")
-    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((file,)),))
+    enter(File(PATH, sha256(CONTENT), None, archive, "in/table.bin.gz"))
     root = tmp_path / "deep" / "er" / "root"
     data.download("toy", root, site.url if source == "mirror" else None)
     assert (root / PATH).read_bytes() == CONTENT
@@ -233,8 +228,7 @@ def test_archives_extract_the_requested_members_only(
     assert site.requests[-1].startswith("Toy/all" if source == "mirror" else "away/all")
 
 
-def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
+def test_bad_archives_are_refused(site: Site, tmp_path: Path, enter: Callable[..., None]) -> None:
     lacking, wrong = pack("zip", {"other": b""}), pack("zip", {"table": b"wrong"})
     for content, message in (
         (lacking, "cannot read table"),
@@ -243,17 +237,14 @@ def test_bad_archives_are_refused(site: Site, tmp_path: Path, monkeypatch: pytes
     ):
         site.files = {"all.zip": content}
         archive = Archive("Toy/all.zip", sha256(content), f"{site.url}/all.zip")
-        monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, sha256(CONTENT), None, archive, "table"),)),))
+        enter(File(PATH, sha256(CONTENT), None, archive, "table"))
         assert message in refusal("toy", tmp_path)
 
 
 def test_files_without_a_published_sum_are_checked_against_the_recorded_one(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, enter: Callable[..., None]
 ) -> None:
-    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(
-        CATALOGUE, "toy", (FileSet((File(PATH, RECORDED, f"{site.url}/{PATH}"), File("Toy/any", ANY))),)
-    )
+    enter(File(PATH, RECORDED, f"{site.url}/{PATH}"), File("Toy/any", ANY))
     put(tmp_path / "root", b"x", "Toy/any")
     (path, _) = data.download("toy", tmp_path / "root")
     beside = path.with_name("table.bin.sha256")

@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from fedweave import data
-from fedweave.data.sources.origins import CATALOGUE, RECORDED, File, FileSet
+from fedweave.data.sources.origins import RECORDED, File
 from tests.data.test_download import CONTENT, PATH, leftovers, put, refusal, sha256
 
 OK = b"HTTP/1.1 200 OK\r\nConnection: close\r\n"
@@ -49,11 +49,9 @@ def redirect_to(address: str) -> Callable[[socket.socket, str], None]:
 
 
 @pytest.fixture(params=["listed", "recorded"])
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def kind(request: pytest.FixtureRequest, enter: Callable[..., None]) -> str:
     """A data set of one file. Its sum is known, or the mirror has the sum in a second file."""
-    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    digest = sha256(CONTENT) if request.param == "listed" else RECORDED
-    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, digest),)),))
+    enter(File(PATH, sha256(CONTENT) if request.param == "listed" else RECORDED))
     return str(request.param)
 
 
@@ -99,19 +97,18 @@ def test_an_encrypted_source_cannot_redirect_to_an_unencrypted_one(
     assert leftovers(tmp_path) == set()
 
 
-def test_an_answer_without_content_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_content_is_refused(tmp_path: Path, enter: Callable[..., None]) -> None:
     """It is refused even if no sum is known."""
     with serve_answers(answering(OK + b"Content-Length: 0\r\n\r\n")) as (url, _):
-        monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED, f"{url}/x"),)),))
+        enter(File(PATH, RECORDED, f"{url}/x"))
         assert f"{url}/x (empty)" in refusal("toy", tmp_path)
     assert leftovers(tmp_path) == set()
 
 
 @pytest.mark.parametrize("beside", [b"\xff\xfe\x00\x01", b"", b"0" * 63, b"0" * 65, bytes(4096)])
-def test_invalid_sums_are_refused(beside: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_sums_are_refused(beside: bytes, tmp_path: Path, enter: Callable[..., None]) -> None:
     """The sum is on a mirror, or next to an existing file."""
-    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED),)),))
+    enter(File(PATH, RECORDED))
     put(tmp_path / "mirror", CONTENT)
     put(tmp_path / "mirror", beside, f"{PATH}.sha256")
     words = "holds no SHA-256 sum" if beside else ".sha256 (empty)"
@@ -120,12 +117,9 @@ def test_invalid_sums_are_refused(beside: bytes, tmp_path: Path, monkeypatch: py
     assert f"{PATH} is damaged" in refusal("toy", tmp_path / "mirror")
 
 
-def test_a_mirror_without_the_file_does_not_change_the_stored_sum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mirror_without_the_file_does_not_change_the_stored_sum(tmp_path: Path, enter: Callable[..., None]) -> None:
     """The sum of a mirror that does not have the file is ignored."""
-    monkeypatch.delenv("FEDWEAVE_MIRROR", raising=False)
-    monkeypatch.setitem(CATALOGUE, "toy", (FileSet((File(PATH, RECORDED),)),))
+    enter(File(PATH, RECORDED))
     mine = put(tmp_path / "root", b"my own", f"{PATH}.sha256")
     put(tmp_path / "mirror", b"0" * 64, f"{PATH}.sha256")
     refusal("toy", tmp_path / "root", str(tmp_path / "mirror"))

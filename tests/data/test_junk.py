@@ -126,45 +126,41 @@ def test_damaged_tables_of_a_reproduction_are_refused(tmp_path: Path, monkeypatc
     assert table.read_text() == "hello\n"
 
 
-@pytest.mark.parametrize("way", ["junk", "cut"])
-def test_a_damaged_database_of_mlflow_is_refused_at_once(
-    way: str, study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MLflow itself would try for two minutes."""
+@pytest.fixture
+def make_database(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes the database of MLflow by a script of SQL."""
     file = tmp_path / "mlflow.db"
-    with sqlite3.connect(file) as database:
-        database.executescript("CREATE TABLE a (b TEXT); INSERT INTO a VALUES (hex(zeroblob(20000)));")
-    database.close()
-    damage(file, way)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
     monkeypatch.setattr(tracking, "RESULTS", study.parent)
+
+    def make(script: str) -> Path:
+        with closing(sqlite3.connect(file)) as database:
+            database.executescript(script)
+        return file
+
+    return make
+
+
+@pytest.mark.parametrize("way", ["junk", "cut"])
+def test_a_damaged_database_of_mlflow_is_refused_at_once(way: str, make_database: Callable[[str], Path]) -> None:
+    """MLflow itself would try for two minutes."""
+    file = make_database("CREATE TABLE a (b TEXT); INSERT INTO a VALUES (hex(zeroblob(20000)));")
+    damage(file, way)
     start = time.monotonic()
     assert_refused(lambda: tracking.main("toy"), f"{file}: no database for MLflow", "move it away", "fedweave log")
     assert time.monotonic() - start < 30
 
 
-def test_a_database_that_only_others_may_write_is_not_to_be_moved(
-    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_only_others_may_write_is_not_to_be_moved(make_database: Callable[[str], Path]) -> None:
     """Such as one of another user of the folder: it is whole. SQLite cannot open its log, whoever runs this test."""
-    file = tmp_path / "mlflow.db"
-    with closing(sqlite3.connect(file)) as database:
-        database.executescript("PRAGMA journal_mode = WAL; CREATE TABLE a (b TEXT)")
+    file = make_database("PRAGMA journal_mode = WAL; CREATE TABLE a (b TEXT)")
     Path(f"{file}-wal").mkdir()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
-    monkeypatch.setattr(tracking, "RESULTS", study.parent)
     message = f"{file}: unable to open database file; make it and its folder writable for you, then: fedweave log toy"
     assert_refused(lambda: tracking.main("toy"), message)
 
 
-def test_a_database_of_a_newer_mlflow_is_refused(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "mlflow.db"
-    with closing(sqlite3.connect(file)) as database:
-        database.executescript(
-            "CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('next')"
-        )
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{file}")
-    monkeypatch.setattr(tracking, "RESULTS", study.parent)
+def test_a_database_of_a_newer_mlflow_is_refused(make_database: Callable[[str], Path]) -> None:
+    file = make_database("CREATE TABLE alembic_version (version_num TEXT); INSERT INTO alembic_version VALUES ('next')")
     assert_refused(lambda: tracking.main("toy"), f"{file}: of a newer MLflow", "then: fedweave log toy")
 
 
