@@ -28,13 +28,11 @@ SPLIT = {"train": 0.2, "val": 0.2, "test": 0.6}
 
 @pytest.fixture(scope="module")
 def shoulder() -> Dataset:
-    """The data set, read once."""
     return data.load("shoulder", "unused")
 
 
 @pytest.fixture(scope="module")
 def income() -> Dataset:
-    """The data set, read once."""
     return data.load("us-income", "unused")
 
 
@@ -114,16 +112,13 @@ def test_arms_are_clients_and_sides_are_groups(shoulder: Dataset) -> None:
 
 @pytest.fixture(scope="module")
 def departures() -> Dataset:
-    """The data set, read once."""
     return data.load("flights", "unused")
 
 
-@pytest.mark.parametrize("name", ["shoulder", "us-income", "flights"])
-def test_scaling_does_not_depend_on_later_rows(
-    name: str, shoulder: Dataset, income: Dataset, departures: Dataset
-) -> None:
+@pytest.mark.parametrize("name", ["shoulder", "income", "departures"])
+def test_scaling_does_not_depend_on_later_rows(name: str, request: pytest.FixtureRequest) -> None:
     """Training rows are the same for any validation and test rows."""
-    dataset = {"shoulder": shoulder, "us-income": income, "flights": departures}[name]
+    dataset: Dataset = request.getfixturevalue(name)
     series = dataset.kind == "series"
     rule = {"window": 5, "horizon": 5, "gap": 4, "split": SPLIT} if series else {"split": SPLIT}
     partition = data.partition(dataset, "natural", len(dataset.names), 0, **rule)

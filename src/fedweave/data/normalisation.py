@@ -135,7 +135,7 @@ def _check_numbers(option: str, value: Any) -> None:
 def to_float32(x: np.ndarray) -> np.ndarray:
     """A float32 copy of stored features, without gaps in memory; images of bytes are divided by 255."""
     if x.dtype == np.uint8:
-        return (np.arange(256) / 255.0).astype(np.float32)[np.ascontiguousarray(x)]
+        return exported_model.divide_bytes(np.ascontiguousarray(x))
     return np.array(x, dtype=np.float32, order="C")
 
 

@@ -96,10 +96,6 @@ class RunRecorder:
         row = sample.index(position) if position in sample else len(rows)
         return rounds[int(rows[row])] if row < len(rows) else rounds[-1]
 
-    def oldest_round(self, session: Session) -> int:
-        """The oldest round to which a checkpoint of the server can go back."""
-        return max(0, session.round - 1)
-
     def progress_line(self, session: Session) -> str:
         """One line about the last round."""
         last, total = session.last, self.spec.timeline.rounds

@@ -164,7 +164,7 @@ class Coordinator:
             "takes_part": False,
             "evaluate": True,
             "apart": False,
-            "checkpoint": recorder.oldest_round(session),
+            "checkpoint": max(0, session.round - 1),  # the oldest round to which the server can go back
             "chosen": recorder.selected_round(session, position),
         }
 
