@@ -47,11 +47,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_node(add("node", run_node))
     simulation = add("simulate", simulate)
     simulation.add_argument("app", type=Path, help="folder of `fedweave federate export`")
-    simulation.add_argument("--data", type=Path, required=True, help="folder of the clients' files")
-    simulation.add_argument("--out", type=Path, required=True, help="folder of keys, logs, states and results")
-    show = add("show", describe)
-    show.add_argument("app", type=Path)
+    _add_paths(simulation, data="folder of the clients' files", out="folder of keys, logs, states and results")
+    add("show", describe).add_argument("app", type=Path)
     return parser
+
+
+def _add_paths(parser: argparse.ArgumentParser, **meanings: str) -> None:
+    for name, meaning in meanings.items():
+        parser.add_argument(f"--{name}", type=Path, required=True, help=meaning)
 
 
 def _add_keys(keys: argparse.ArgumentParser) -> None:
@@ -73,38 +76,28 @@ def _add_table(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--encoding", default="", help="of a CSV or TSV file, such as cp1252 or latin1, as Excel writes; default: UTF-8"
     )
+    _add_paths(parser, app="folder of the exported app")
 
 
 def _add_rows(rows: argparse.ArgumentParser) -> None:
     _add_table(rows)
-    rows.add_argument("--app", type=Path, required=True, help="folder of the exported app")
     rows.add_argument("--label", required=True, help="column to predict")
     rows.add_argument("--client", type=int, required=True, help="identity of the client, as `show` lists them")
     rows.add_argument("--time", default="", help="column of times: the first rows train, the last ones test")
     rows.add_argument("--shares", default="0.6,0.2,0.2", help="of train, val and test")
-    rows.add_argument("--out", type=Path, required=True, help="file of the client's data")
+    _add_paths(rows, out="file of the client's data")
 
 
 def _add_prediction(prediction: argparse.ArgumentParser) -> None:
     _add_table(prediction)
-    for name, text in (
-        ("app", "folder of the exported app"),
-        ("data", "file of the client's data"),
-        ("state", "folder of the client's state"),
-    ):
-        prediction.add_argument(f"--{name}", type=Path, required=True, help=text)
+    _add_paths(prediction, data="file of the client's data", state="folder of the client's state")
     prediction.add_argument("--out", type=Path, help="CSV to write; default: the terminal")
 
 
 def _add_node(node: argparse.ArgumentParser) -> None:
     node.add_argument("--superlink", required=True, help="host:port of the server")
-    for name, text in (
-        ("certificate", "ca.crt of the server"),
-        ("key", "secret key of this node"),
-        ("data", "file of the client's data"),
-        ("state", "folder of the client's state"),
-    ):
-        node.add_argument(f"--{name}", type=Path, required=True, help=text)
+    _add_paths(node, certificate="ca.crt of the server", key="secret key of this node")
+    _add_paths(node, data="file of the client's data", state="folder of the client's state")
     node.add_argument("--spec", required=True, help="hash of the specification that this node agrees to")
     node.add_argument("--device", default="cpu", help="of the training: cpu, cuda, or auto, a GPU where there is one")
     node.add_argument("--port", type=int, default=9094, help="of loopback, for Flower's own programs")
