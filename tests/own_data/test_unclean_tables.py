@@ -153,23 +153,30 @@ def test_labels_that_are_mostly_numbers_are_refused(message: str) -> None:
     assert (len(declared.classes), len(whole.classes)) == (30, 20)
 
 
-def test_separators_of_thousands_are_named() -> None:
-    """The advice is not that for a decimal comma, which would turn 1,090 into 1.09."""
+def test_numbers_that_are_read_as_categories_are_named_once() -> None:
+    """The advice on thousands is not that for a decimal comma, which would turn 1,090 into 1.09."""
     cost = [f"{1 + i % 40},{100 + i}" for i in range(COUNT)]
+    thousands, signs = "leave out the thousands separators", "with the minus of the keyboard"
     for values, advice in (
-        (cost, "leave out the thousands separators"),
-        ([value + ".50" for value in cost], "leave out the thousands separators"),
+        (cost, thousands),
+        ([value + ".50" for value in cost], thousands),
         ([*cost[:-1], "3,5"], "write a point in place of the comma"),
-        ([f"{1 + i % 40}.{100 + i},50" for i in range(COUNT)], "leave out the thousands separators"),
-        ([f"{1 + i % 40} {100 + i},5" for i in range(COUNT)], "leave out the thousands separators"),
-        ([f"{1 + i % 40}.000.{100 + i}" for i in range(COUNT)], "leave out the thousands separators"),
-        ([f"{1 + i % 40}.{100 + i},50 €" for i in range(COUNT)], "with the minus of the keyboard"),
-        ([f"{1 + i % 40},5 %" for i in range(COUNT)], "with the minus of the keyboard"),
-        ([f"\u2212{1 + i % 40},5" for i in range(COUNT)], "with the minus of the keyboard"),
+        ([f"{1 + i % 40}.{100 + i},50" for i in range(COUNT)], thousands),
+        ([f"{1 + i % 40} {100 + i},5" for i in range(COUNT)], thousands),
+        ([f"{1 + i % 40}.000.{100 + i}" for i in range(COUNT)], thousands),
+        ([f"{1 + i % 60}\u202f000" for i in range(COUNT)], thousands),
+        (["1,234", "2,000", "999"] * 40, thousands),
+        ([f"{1 + i % 40}.{100 + i},50 €" for i in range(COUNT)], signs),
+        ([f"{1 + i % 40},5 %" for i in range(COUNT)], signs),
+        ([f"\u2212{1 + i % 40},5" for i in range(COUNT)], signs),
+        ([f"{i % 60}%" for i in range(COUNT)], signs),
+        ([f"{i % 60 - 30}".replace("-", "\u2212") for i in range(COUNT)], signs),
+        ([f"${i % 60}.50" for i in range(COUNT)], signs),
+        ([f"({i % 30})" if i % 2 else f"{i % 30}" for i in range(COUNT)], signs),
     ):
-        notes = fw.Federation.from_pandas(TABLE.assign(cost=values), **NAMES).notes
-        assert [note for note in notes if note.startswith("column 'cost': 100 % of its values are numbers")]
-        assert any(note.endswith(advice) for note in notes)
+        (note,) = fw.Federation.from_pandas(TABLE.assign(cost=values), **NAMES).notes
+        assert note.startswith("column 'cost': 100 % of its values are numbers")
+        assert note.endswith(advice)
 
 
 ODD = {
@@ -182,6 +189,7 @@ ODD = {
     "column 'odd' holds dates or times, such as '1 Jan 2020'": [f"{1 + i % 28} Jan 2020" for i in range(COUNT)],
     "column 'odd' holds dates or times, such as '1. März 2020'": [f"{1 + i % 28}. März 2020" for i in range(COUNT)],
     "column 'odd' holds dates or times, such as 'Jan 1, 2020'": [f"Jan {1 + i % 28}, 2020" for i in range(COUNT)],
+    "column 'odd' holds dates or times, such as '2024-01-01'": [f"2024-01-{1 + i % 28:02}" for i in range(COUNT)],
     "column 'odd' holds dates or times, such as '00:15'": [f"{i % 24:02}:15" for i in range(COUNT)],
     "column 'odd' holds dates, such as 20200101, and is read as a number": [20200101 + i % 28 for i in range(COUNT)],
     "": [f"{1 + i % 3}{'ABCD'[i % 4]}" for i in range(COUNT)],  # seats
