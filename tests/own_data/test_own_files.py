@@ -273,16 +273,6 @@ def test_unused_arrays_are_refused(tmp_path: Path) -> None:
             fw.Federation.from_file(path, **{"client": "client", "label": "y", **options})
 
 
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
-    """One line with the name of the file."""
-    for name, content in {"a.csv": b"", "b.parquet": b"PAR1", "c.npz": b"PK", "d.txt": b"x", "e.csv": b"x,y\n"}.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(fw.BadInput, match=name):
-            fw.Federation.from_file(tmp_path / name, **NAMES)
-    with pytest.raises(fw.BadInput, match="there is no such file"):
-        fw.Federation.from_file(tmp_path / "none.csv", **NAMES)
-
-
 def test_a_given_client_graph_is_used(tmp_path: Path) -> None:
     """Pairs of names, as a list or a file, in both directions. Other names are refused."""
     pairs = [("shop 0", "shop 1"), ("shop 2", "shop 1")]
@@ -503,6 +493,8 @@ def test_bad_graphs_of_arrays_are_refused() -> None:
         "latin.csv": "UnicodeDecodeError.*; save the file as UTF-8",
         "fields.csv": "ParserError.*; give every line as many fields as the header",
         "cut.csv.gz": "the file is damaged or not what its ending says",
+        "cut.parquet": "the file is damaged or not what its ending says",
+        "cut.npz": "cannot be read as arrays",
         "header.csv": "has no rows; write one line per row below the header",
         "nothing.csv": "EmptyDataError.*; write a header and one line per row",
     }.items(),
@@ -517,6 +509,8 @@ def test_a_file_that_is_not_a_table_names_the_way_out(
     Path("latin.csv").write_bytes(b"a,b\n\xe9,1\n")
     Path("fields.csv").write_text("a,b\n1,2,3\n1,2,3,4\n")
     Path("cut.csv.gz").write_bytes(gzip.compress(b"a,b\n1,2\n" * 99)[:-20])
+    Path("cut.parquet").write_bytes(b"PAR1")
+    Path("cut.npz").write_bytes(b"PK")
     Path("header.csv").write_text("shop,late\n")
     Path("nothing.csv").write_text("")
     with pytest.raises(fw.BadInput, match=words) as caught:
