@@ -81,6 +81,9 @@ def normalise(dataset: Dataset, partition: Partition, name: str | Mapping[str, A
 
     `name` is a key of NORMALISATIONS, or a mapping with given numbers: {name: standard, mean: [...], std:
     [...]} or {name: minmax, low: ..., high: ...}.
+
+    Raises:
+        BadInput: as `fit_scaling`.
     """
     return fit_scaling(dataset, partition, name).apply(dataset.x)
 

@@ -111,6 +111,9 @@ def export_result(
         federation: the one that the result comes from.
         data: folder for the file of each client's data; default: none are written.
         secure: as in `export`.
+
+    Raises:
+        BadInput: as `export`.
     """
     settings, name = result.settings, str(result.run.info["run"])
     method = {key: value for key, value in settings["method"].items() if key != "name"}

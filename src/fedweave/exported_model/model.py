@@ -110,6 +110,9 @@ def read_rows(rows: Any, about: Mapping[str, Any]) -> np.ndarray:
     Args:
         rows: as of `Model.outputs`.
         about: the content of export.json.
+
+    Raises:
+        InputError: as `Model.outputs`.
     """
     columns, kind, nodes = about["columns"], about["kind"], about["nodes"]
     check_client(rows, about.get("client_column", ""), about["client"])

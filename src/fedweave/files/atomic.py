@@ -154,7 +154,11 @@ def write_json(path: Path | str, content: Any, indent: int | None = 1, **options
 
 
 def write_new(path: Path | str, content: bytes) -> None:
-    """Write `content` to `path` unless it exists; of several processes that do so at once, the first one wins."""
+    """Write `content` to `path` unless it exists; of several processes that do so at once, the first one wins.
+
+    Raises:
+        BadInput: as `atomic_path`.
+    """
     path = Path(path)
     with user_errors(path, NEW_FILE_ERRORS):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,9 @@ def arrange(y: Any, client: Any, count: int, options: DataOptions, names: tuple[
 
     Args:
         client: who owns each row; a position in `names` where these are given.
+
+    Raises:
+        BadInput: as `Federation.from_arrays`.
     """
     if options.stride != 1:
         raise BadInput(

@@ -38,7 +38,11 @@ def as_array(values: Any, name: str, advice: str) -> np.ndarray:
 
 
 def as_plain(values: Any, name: str, ragged: str = "the rows have different lengths") -> np.ndarray:
-    """An array of any values, see `exported_model.as_plain`."""
+    """An array of any values, see `exported_model.as_plain`.
+
+    Raises:
+        BadInput: the rows differ in length, or cannot be read.
+    """
     torch_data = sys.modules.get("torch.utils.data")  # slow to import, and loaded where anyone has such a data set
     if torch_data and isinstance(values, torch_data.Dataset | torch_data.DataLoader):
         raise BadInput(

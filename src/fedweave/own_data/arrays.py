@@ -62,7 +62,12 @@ def as_recordings(values: Any, count: int) -> np.ndarray:
 
 
 def as_times(values: Any, count: int) -> np.ndarray:
-    """A time per row [M], see `exported_model.as_times`."""
+    """A time per row [M], see `exported_model.as_times`.
+
+    Raises:
+        BadInput: a time is missing, a text cannot be read as a time or can be read in two ways, or only some of the
+            times have a time zone.
+    """
     column = as_column(values, "time", count)
     with convert_input_errors():
         return exported_model.as_times(column)

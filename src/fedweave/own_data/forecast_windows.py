@@ -50,6 +50,9 @@ def fields_from_steps(values: Any, others: Any, client: Any, options: DataOption
         others: further channels that are known up to now [M, F], or None.
         client: who owns each row.
         options: with `window`, `horizon` and `time`.
+
+    Raises:
+        BadInput: as `Federation.from_arrays`.
     """
     steps = as_channels(values, "y")
     width = steps.shape[1]

@@ -117,6 +117,9 @@ def read_file(
 
     Args:
         names: further columns of names; `encoding` and `labels` are as of `user_files.read_table`.
+
+    Raises:
+        BadInput: as `user_files.read_table`.
     """
     # If the file of training had decimal commas, points separate thousands in new ones.
     has_commas = any(column.get("has_commas") for column in about.get("columns") or ())
