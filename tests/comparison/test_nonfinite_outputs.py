@@ -10,6 +10,7 @@ from torch import nn
 
 import fedweave as fw
 from fedweave import report, results
+from fedweave.results.references import missing_score_note
 from tests.fake_results import leaders_line
 
 QUIET: dict[str, Any] = {"rounds": 3, "seeds": 2, "progress": False, "device": "cpu", "executor": "loop"}
@@ -51,7 +52,7 @@ def test_the_clients_are_counted_and_named(padded: fw.Comparison) -> None:
     """Means are over the other clients. The report says so too."""
     assert padded["local"].scores.isna()[NAMES].tolist() == [False] * 3 + [True]
     study = padded.study
-    assert results.missing_score_note("own", [*study.runs]) == ""
+    assert missing_score_note([*study.runs]) == ""
     pd.testing.assert_series_equal(
         padded.leaderboard().set_index("method")["mean"].sort_index(),
         pd.Series({name: padded[name].scores.drop("Dan").mean() for name in ("fedavg", "local")}),

@@ -142,9 +142,9 @@ def test_the_table_of_a_rung_has_the_best_first_and_the_diverged_last(tmp_path: 
         table.to_parquet(file, index=False)
     named = [Candidate(name, name, name) for name in skill]
     run = race.Race(None, {}, {"rounds": 20}, tmp_path)
-    rung = run._evaluate_rung(1, 20, named, results.load_study(folder))
-    assert rung.table["candidate"].tolist()[:3] == ["ditto", "local", "fedprox"]
-    assert rung.table.set_index("candidate")["outcome"][["fedper", "fedavg"]].tolist() == [race.DIVERGED] * 2
+    _, table = run._evaluate_rung(1, 20, named, results.load_study(folder))
+    assert table["candidate"].tolist()[:3] == ["ditto", "local", "fedprox"]
+    assert table.set_index("candidate")["outcome"][["fedper", "fedavg"]].tolist() == [race.DIVERGED] * 2
 
 
 def test_the_best_candidate_represents_its_method() -> None:

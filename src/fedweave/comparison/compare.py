@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from fedweave import results
-from fedweave.comparison import further_rounds, margins
+from fedweave.comparison import further_rounds
 from fedweave.comparison.call_arguments import check_callbacks
 from fedweave.comparison.central_control import check_methods
 from fedweave.comparison.comparison import Comparison, MethodResult
 from fedweave.comparison.earlier_runs import check_earlier_runs
-from fedweave.comparison.margins import check_margin
+from fedweave.comparison.margins import check_margin, store_margin
 from fedweave.comparison.plan import Methods, Plan
 from fedweave.comparison.plan import plan as make_plan
 from fedweave.comparison.progress import Callback, ProgressBar, build_reporter, estimate, heading
@@ -125,8 +125,7 @@ def compare(
     folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
     study = results.load_study(folder, plan.study.runs)
     if given_margin is not None:
-        study = margins.set_margin(study, given_margin)
-        margins.store(study)
+        study = store_margin(study, given_margin)
     comparison = Comparison(study, tuple(messages), temporary, plan.inputs.model, federation)
     for line in comparison.warnings:
         warnings.warn(line, stacklevel=2)

@@ -39,27 +39,23 @@ def copy(source: Path, target: Path, part: str) -> None:
     Raises:
         BadInput: `target` has other content, or is `source` itself, or it cannot be written.
     """
-    with user_errors():
-        check_writable(target.resolve().parent)
-        _copy(source, target, part)
-
-
-def _copy(source: Path, target: Path, part: str) -> None:
     source, destination = source.resolve(), target.resolve()
-    if destination == source:
-        return
-    if source.is_relative_to(destination):
-        raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
-    others = destination.exists() and {entry.name for entry in destination.iterdir()} - {STATE.name}
-    if others and not (destination / part).is_dir():
-        raise BadInput(f"save: {target} is not an empty folder; choose another one")
-    with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
-        new = Path(staging, "new")
-        if destination.exists():  # the user's own files beside earlier results
-            shutil.copytree(destination, new, symlinks=True, ignore=partial(_find_replaced, destination, source))
-        temporary = shutil.ignore_patterns(STATE.name, Path(staging).name)
-        shutil.copytree(source, new, ignore=temporary, dirs_exist_ok=True)
-        _swap(new, destination, Path(staging, "old"))
+    with user_errors():
+        check_writable(destination.parent)
+        if destination == source:
+            return
+        if source.is_relative_to(destination):
+            raise BadInput(f"save: {target} holds the results that are to be copied; choose an empty folder")
+        others = destination.exists() and {entry.name for entry in destination.iterdir()} - {STATE.name}
+        if others and not (destination / part).is_dir():
+            raise BadInput(f"save: {target} is not an empty folder; choose another one")
+        with tempfile.TemporaryDirectory(prefix=f".{destination.name}-", dir=destination.parent) as staging:
+            new = Path(staging, "new")
+            if destination.exists():  # the user's own files beside earlier results
+                shutil.copytree(destination, new, symlinks=True, ignore=partial(_find_replaced, destination, source))
+            temporary = shutil.ignore_patterns(STATE.name, Path(staging).name)
+            shutil.copytree(source, new, ignore=temporary, dirs_exist_ok=True)
+            _swap(new, destination, Path(staging, "old"))
 
 
 def _find_replaced(destination: Path, source: Path, folder: str, names: list[str]) -> list[str]:

@@ -31,9 +31,11 @@ def set_margin(study: Study, margin: Margin) -> Study:
     return study._replace(margins={**study.margins, metrics[0]: margin})
 
 
-def store(study: Study) -> None:
-    """Write the margins of the study into its folder."""
+def store_margin(study: Study, margin: Margin) -> Study:
+    """As `set_margin`; the margin is written into the folder of the study, too."""
+    study = set_margin(study, margin)
     write_margins(study.folder, as_plain(study.margins))
+    return study
 
 
 def as_plain(margins: Mapping[str, Margin]) -> dict[str, float | str]:

@@ -111,10 +111,9 @@ class MethodResult:
         self.check_seed(seed)
         graphs = results.graphs(self.run, seed)
         if graphs is None:
-            raise BadInput(
-                f"graph: {self.name} has no collaboration graph; "
-                f"methods that do: {', '.join(self._methods_with_graphs())}"
-            )
+            names = [name for name, run in self.comparison.runs.items() if results.graphs(run) is not None]
+            others = ", ".join(names) or "pfedgraph, fedaghn and others"
+            raise BadInput(f"graph: {self.name} has no collaboration graph; methods that do: {others}")
         return graphs
 
     def graph(self, seed: int | None = None, round: int | None = None) -> pd.DataFrame:
@@ -338,10 +337,6 @@ class MethodResult:
     def save(self, folder: Path | str) -> Path:
         """Copy the whole comparison, see `Comparison.save`."""
         return self.comparison.save(folder)
-
-    def _methods_with_graphs(self) -> list[str]:
-        names = [name for name, run in self.comparison.runs.items() if results.graphs(run) is not None]
-        return names or ["pfedgraph, fedaghn and others"]
 
 
 def count_evaluated(run: Run) -> str:

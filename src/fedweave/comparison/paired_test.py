@@ -50,12 +50,8 @@ class PairedTest(TestedPair):
             return f"{self.better} is better"
         if self.verdict == statistics.EQUIVALENT:
             return f"equivalent (within {format_amount(self.margin, self.metric)}; p = {self.p_equivalent:.3g})"
-        if self.verdict == statistics.OPEN:
-            return f"open{self._further_seeds}"
-        return reason_without_verdict(self.over)
-
-    @property
-    def _further_seeds(self) -> str:
+        if self.verdict != statistics.OPEN:
+            return reason_without_verdict(self.over)
         if np.isfinite(self.seeds_needed):
-            return f"; {format_count(int(self.seeds_needed), 'seed')} would decide at the variance seen"
-        return "; more seeds alone would not decide, more clients may"
+            return f"open; {format_count(int(self.seeds_needed), 'seed')} would decide at the variance seen"
+        return "open; more seeds alone would not decide, more clients may"

@@ -85,14 +85,9 @@ def _hash_code(run: RunSpec) -> str:
     package_files = [
         file for file in dependencies.of_run(run) if is_own(file) or any(map(file.is_relative_to, folders))
     ]
-    return digest_text(digest(package_files) + describe_code(_list_user_code(run)))
-
-
-def _list_user_code(run: RunSpec) -> Iterator[Any]:
-    """The classes and functions behind a run that are not fedweave's: of its method, its model and its metric."""
     model = MODELS.get(run.task.model["name"])
-    yield from filter(is_users, (*METHODS[run.method].__mro__, *getattr(model, "__mro__", ())))
-    yield from _list_metric_code(run.task.metric)
+    classes = filter(is_users, (*METHODS[run.method].__mro__, *getattr(model, "__mro__", ())))
+    return digest_text(digest(package_files) + describe_code([*classes, *_list_metric_code(run.task.metric)]))
 
 
 def _list_metric_code(name: str | None) -> Iterator[Any]:

@@ -144,33 +144,19 @@ class TorchmetricsFunction:
 
 
 def _estimator(classes: bool, width: int) -> Any:
-    """An estimator that returns its inputs."""
+    """An estimator that returns its inputs: probabilities of classes [M, C], or numbers [M] or [M, horizon]."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-    class IdentityClassifier(ClassifierMixin, BaseEstimator):
-        """Returns its inputs [M, C], probabilities of classes."""
-
+    class Identity(ClassifierMixin if classes else RegressorMixin, BaseEstimator):  # type: ignore[misc]
         classes_ = np.arange(width)
 
         def predict(self, x: np.ndarray) -> np.ndarray:
-            """The most probable class [M]."""
-            return np.asarray(x.argmax(1))
+            return np.asarray(x.argmax(1)) if classes else x
 
         def predict_proba(self, x: np.ndarray) -> np.ndarray:
-            """Probabilities [M, C]."""
             return x
 
         def __sklearn_is_fitted__(self) -> bool:
             return True
 
-    class IdentityRegressor(RegressorMixin, BaseEstimator):
-        """Returns its inputs."""
-
-        def predict(self, x: np.ndarray) -> np.ndarray:
-            """Values [M] or [M, horizon]."""
-            return x
-
-        def __sklearn_is_fitted__(self) -> bool:
-            return True
-
-    return IdentityClassifier() if classes else IdentityRegressor()
+    return Identity()

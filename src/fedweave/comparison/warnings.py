@@ -26,16 +26,18 @@ def collect_warnings(comparison: Origin) -> list[str]:
     Args:
         comparison: of one task.
     """
-    return [
+    runs, scores = [*comparison.study.runs], comparison.selected_scores
+    lines = [
         *_compare_with_controls(comparison),
         *name_class(comparison.study),
         *_find_unconverged_methods(comparison),
         *_find_collapsed_graphs(comparison),
-        *contestant_notes(comparison.study.runs),
+        *contestant_notes(runs),
         *_find_own_training(comparison),
         *_notes(comparison),
-        *_describe_test_power(comparison),
+        reason_without_power(runs, scores) or describe_parts(runs, scores),
     ]
+    return [line for line in lines if line]
 
 
 def name_class(study: results.Study) -> list[str]:
@@ -81,8 +83,8 @@ def _find_unconverged_methods(comparison: Origin) -> list[str]:
 
 def _find_collapsed_graphs(comparison: Origin) -> list[str]:
     """Methods whose graph has collapsed, by the rule of the report."""
-    words = {name: word for name, run in comparison.runs.items() if (word := _collapse(run))}
-    return [f"the graph of {name} has collapsed: {COLLAPSES[word]}" for name, word in words.items()]
+    words = {name: _collapse(run) for name, run in comparison.runs.items()}
+    return [f"the graph of {name} has collapsed: {COLLAPSES[word]}" for name, word in words.items() if word]
 
 
 def _collapse(run: results.Run) -> str:
@@ -94,11 +96,19 @@ def _collapse(run: results.Run) -> str:
 
 
 def _compare_with_controls(comparison: Origin) -> list[str]:
-    """The controls that no method is better than."""
-    board, higher = rename_methods(comparison.board, comparison.runs), comparison.study.runs[0].higher_is_better
-    rules = results.controls(comparison.study)
-    lines = _compare_with_rules(comparison, rules, board, higher)
-    is_local = board["run"].isin([run.name for run in comparison.study.runs if run.info["method"] == "local"])
+    """The controls that no method is better than, and the clients that have no score."""
+    runs, rules = comparison.study.runs, results.controls(comparison.study)
+    board, higher = rename_methods(comparison.board, comparison.runs), runs[0].higher_is_better
+    lines = []
+    for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
+        metric = str(rule["metric"])
+        value = name_score(format_score(rule["mean"], np.nan, metric), metric)
+        if line := name_unbeaten_control(rules, comparison.board):
+            lines.append(line)
+        elif below := methods_not_above(board, rule, higher):
+            lines.append(f"not better than the control {rule['control']!r} ({value}): {join_names(below)}")
+    lines += client_notes(runs, comparison.selected_scores)
+    is_local = board["run"].isin([run.name for run in runs if run.info["method"] == "local"])
     order = 1.0 if higher else -1.0
     local, others = (order * board[rows]["mean"].dropna() for rows in (is_local, ~is_local))
     if line := describe_under_training(comparison, rules):
@@ -116,24 +126,3 @@ def describe_under_training(comparison: Origin, rules: pd.DataFrame) -> str:
     margin = comparison.study.margin(str(comparison.study.runs[0].info["metric"]))
     reason = explain_under_training(comparison.board, rules, margin)
     return reason and f"{UNDER_TRAINED[0].lower()}{UNDER_TRAINED[1:]}: {reason}"
-
-
-def _compare_with_rules(comparison: Origin, rules: pd.DataFrame, board: pd.DataFrame, higher: bool) -> list[str]:
-    """The best control, if methods are not better than it, and the clients that have no score."""
-    lines = []
-    for rule in rules[rules["mean"].notna() & (rules["kind"] == RULE)].to_dict("records")[:1]:
-        below = methods_not_above(board, rule, higher)
-        metric = str(rule["metric"])
-        value = name_score(format_score(rule["mean"], np.nan, metric), metric)
-        if line := name_unbeaten_control(rules, comparison.board):
-            lines.append(line)
-        elif below:
-            lines.append(f"not better than the control {rule['control']!r} ({value}): {join_names(below)}")
-    return [*lines, *client_notes(comparison.study.runs, comparison.selected_scores)]
-
-
-def _describe_test_power(comparison: Origin) -> list[str]:
-    """A line where not even agreement of all clients would be significant, or where clients count as one."""
-    runs = [*comparison.study.runs]
-    line = reason_without_power(runs, comparison.selected_scores) or describe_parts(runs, comparison.selected_scores)
-    return [line] if line else []

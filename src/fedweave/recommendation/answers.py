@@ -17,6 +17,7 @@ from fedweave.recommendation.groups import groups
 from fedweave.recommendation.race import format_settings
 from fedweave.results import statistics
 from fedweave.results.repetitions import interval
+from fedweave.results.statistics import TestedPair
 from fedweave.study.spec import flatten, nest
 
 LOCAL, COMMON, GROUPS, PERSONAL = "local", "common", "groups", "personal"  # what to deploy
@@ -51,7 +52,7 @@ class Answers:
     method: str
     board: pd.DataFrame
     clients: pd.DataFrame
-    tests_against_local: Mapping[str, statistics.TestedPair]
+    tests_against_local: Mapping[str, TestedPair]
     leader: str
     local_name: str
     margin: str
@@ -61,7 +62,7 @@ class Answers:
     tests: tuple[Mapping[str, Any], ...] = field(default=())
     local_clients: Mapping[str, list[str]] = field(default_factory=dict)
     choices: Mapping[str, str] = field(default_factory=dict)
-    choice_test: statistics.TestedPair | None = None
+    choice_test: TestedPair | None = None
 
     @property
     def pays(self) -> str:
@@ -75,10 +76,6 @@ class Answers:
             return []
         named = [*zip(map(str, self.graph.index), self.groups, strict=True)]
         return [[name for name, group in named if group == k] for k in range(max(self.groups) + 1)]
-
-    def find_test(self, method: str) -> statistics.TestedPair | None:
-        """The test of a collaborating method against local training."""
-        return self.tests_against_local.get(method)
 
 
 def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_name: str) -> Answers:
@@ -205,7 +202,7 @@ class FinalistTests:
         return {name: per_client.losing_clients(of_clients, self.higher_is_better) for name, of_clients in pairs}
 
     @cached_property
-    def tests_against_local(self) -> dict[str, statistics.TestedPair]:
+    def tests_against_local(self) -> dict[str, TestedPair]:
         """Collaborating method -> its test against local training, as it would be deployed; corrected over these."""
         runs, deployed = self.comparison.runs, self.client_scores
         for name, losers in self.losing_clients.items():
@@ -213,7 +210,7 @@ class FinalistTests:
         pairs = [(name, self.local_name) for name in self.losing_clients]
         return {test.method: test for test in self._compare(_test_scores(self.comparison, deployed), pairs)}
 
-    def choose_for_each(self, common: str) -> tuple[dict[str, str], statistics.TestedPair | None]:
+    def choose_for_each(self, common: str) -> tuple[dict[str, str], TestedPair | None]:
         """(client -> the finalist that it would deploy in place of `common`, the test of these choices on test rows).
 
         Both sides are as they would be deployed: clients that lose by `common` have models of their own.
@@ -231,19 +228,14 @@ class FinalistTests:
         for name in {*chosen.values()}:
             clients = [client for client, method in chosen.items() if method == name]
             after = replace_scores(after, runs[common].name, runs[name].name, clients)
-        scores = {
-            side: _test_scores(self.comparison, table)[common]
-            for side, table in zip(SIDES, (after, before), strict=True)
-        }
-        (test,) = self._compare(scores, [SIDES]) or (None,)
+        scores = [_test_scores(self.comparison, table)[common] for table in (after, before)]
+        (test,) = self._compare(dict(zip(SIDES, scores, strict=True)), [SIDES])
         return {runs[common].client_names[client]: name for client, name in chosen.items()}, test
 
-    def _compare(
-        self, scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]]
-    ) -> list[statistics.TestedPair]:
+    def _compare(self, scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]]) -> list[TestedPair]:
         return statistics.compare_pairs(scores, pairs, self.higher_is_better, self.margin) if pairs else []
 
-    def _test_against_leader(self) -> dict[str, statistics.TestedPair]:
+    def _test_against_leader(self) -> dict[str, TestedPair]:
         """Method -> the test of the leader against it; for local training, the test of what would be deployed."""
         pairs = [(self.leader, name) for name in self.ranking if name not in (self.leader, self.local_name)]
         tests = {test.other: test for test in self._compare(self.test_scores, pairs)}
@@ -255,17 +247,11 @@ class FinalistTests:
         """Tests of the learned graph against others, if the method was trained with them."""
         others = [graph for graph in GRAPHS if f"{graph_method}-{graph}" in self.test_scores]
         tests = self._compare(self.test_scores, [(graph_method, f"{graph_method}-{graph}") for graph in others])
-        return [
-            {
-                "graph": graph,
-                "difference": test.difference,
-                "low": test.low,
-                "high": test.high,
-                "p": test.p_adjusted,
-                "verdict": test.verdict or NO_VERDICT,
-            }
-            for graph, test in zip(others, tests, strict=True)
-        ]
+        found = []
+        for graph, test in zip(others, tests, strict=True):
+            numbers = {"difference": test.difference, "low": test.low, "high": test.high, "p": test.p_adjusted}
+            found.append({"graph": graph, **numbers, "verdict": test.verdict or NO_VERDICT})
+        return found
 
     def clients(self) -> pd.DataFrame:
         """One row per client and method, compared with local training."""
@@ -280,7 +266,7 @@ class FinalistTests:
             [{**self._scores(name, tests.get(name)), **self._costs(name, sizes)} for name in self.ranking]
         )
 
-    def _scores(self, name: str, test: statistics.TestedPair | None) -> dict[str, Any]:
+    def _scores(self, name: str, test: TestedPair | None) -> dict[str, Any]:
         low, high = clip(self.comparison.runs[name].info["metric"], interval(self.test_scores[name]))
         local, test_score = self.tests_against_local.get(name), float(np.mean(self.test_scores[name]))
         finite = np.isfinite(test_score)
@@ -336,8 +322,7 @@ def paying_method(board: pd.DataFrame) -> str:
 def replace_scores(client_scores: pd.DataFrame, run: str, local: str, clients: Sequence[int]) -> pd.DataFrame:
     """The table of `results.clients` where `clients` have the scores of `local` in place of those of `run`."""
     keys = ["seed", "client"]
-    local_rows = client_scores[(client_scores["run"] == local) & client_scores["client"].isin(clients)]
-    local_values = local_rows.set_index(keys)["value"]
+    local_values = client_scores[client_scores["run"] == local].set_index(keys)["value"]
     table = client_scores.copy()
     replaced = (table["run"] == run) & table["client"].isin(clients)
     table.loc[replaced, "value"] = local_values.reindex(pd.MultiIndex.from_frame(table.loc[replaced, keys])).to_numpy()
@@ -360,7 +345,7 @@ def _test_scores(comparison: FinalComparison, client_scores: pd.DataFrame) -> di
     return {name: by_label[run.label] for name, run in comparison.runs.items()}
 
 
-def _verdict(test: statistics.TestedPair | None, finite: bool) -> str:
+def _verdict(test: TestedPair | None, finite: bool) -> str:
     """What a test says of its first method, whose score is finite or not."""
     if not finite:
         return DIVERGED

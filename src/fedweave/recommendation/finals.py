@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from fedweave import results
-from fedweave.comparison import margins
 from fedweave.comparison.compare import perform
 from fedweave.comparison.earlier_runs import check_earlier_runs, read_earlier_runs
+from fedweave.comparison.margins import store_margin
 from fedweave.comparison.plan import Plan
 from fedweave.comparison.progress import Callback
 from fedweave.engine.start import begin
@@ -50,9 +50,7 @@ class FinalComparison:
 
     def with_margin(self, margin: Margin) -> "FinalComparison":
         """The same runs with another margin of practical equivalence, which is stored with them."""
-        study = margins.set_margin(self.study, margin)
-        margins.store(study)
-        return replace(self, study=study)
+        return replace(self, study=store_margin(self.study, margin))
 
 
 def check_folder(

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,6 @@ import pandas as pd
 
 from fedweave.errors import BadInput
 from fedweave.files.atomic import read_json, write_json
-from fedweave.recommendation.candidates import Candidate
 from fedweave.recommendation.costs import Schedule
 
 FILE = "journal.json"
@@ -101,8 +100,8 @@ class Journal:
         stored = self._content().get("rungs", {}).get(str(number))
         return None if stored is None else (stored["left"], pd.DataFrame(stored["table"]))
 
-    def record_rung(self, number: int, remaining: Iterable[Candidate], table: pd.DataFrame) -> None:
+    def record_rung(self, number: int, remaining: list[str], table: pd.DataFrame) -> None:
         """Record the outcome of a rung."""
         rungs = self._content().get("rungs", {})
         rows = json.loads(table.to_json(orient="records", double_precision=15))
-        self._write(rungs={**rungs, str(number): {"left": [candidate.name for candidate in remaining], "table": rows}})
+        self._write(rungs={**rungs, str(number): {"left": remaining, "table": rows}})

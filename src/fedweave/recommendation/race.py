@@ -35,21 +35,6 @@ COLUMNS = ["rung", "rounds", "method", "candidate", "settings", "validation", "s
 
 
 @dataclass(frozen=True, eq=False)
-class Rung:
-    """What one rung of the race trained.
-
-    Attributes:
-        rounds: of every candidate.
-        table: one row per candidate, best first; `outcome` says what became of it.
-        remaining: the candidates that continue.
-    """
-
-    rounds: int
-    table: pd.DataFrame
-    remaining: tuple[Candidate, ...]
-
-
-@dataclass(frozen=True, eq=False)
 class Race:
     """A race on a federation without its test rows.
 
@@ -77,8 +62,8 @@ class Race:
         """Number of rounds of a rung with a share of all rounds."""
         return max(1, math.ceil(share * self.train["rounds"]))
 
-    def train_rung(self, number: int, share: float, candidates: Sequence[Candidate]) -> Rung:
-        """Train `candidates` and decide which of them continue.
+    def train_rung(self, number: int, share: float, candidates: Sequence[Candidate]) -> tuple[list[str], pd.DataFrame]:
+        """Train `candidates` and decide which of them continue: (their names, a table of all of them, best first).
 
         Raises:
             Diverged: all of them diverged.
@@ -96,7 +81,9 @@ class Race:
         study = results.load_study(rung_folder, plan.study.runs)
         return self._evaluate_rung(number, rounds, candidates, study)
 
-    def _evaluate_rung(self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study) -> Rung:
+    def _evaluate_rung(
+        self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study
+    ) -> tuple[list[str], pd.DataFrame]:
         runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
         scores = results.average_parts(
             {name: results.validation_scores(run) for name, run in runs.items()}, results.part_numbers([*runs.values()])
@@ -124,8 +111,8 @@ class Race:
             }
             for candidate in map(by_name.__getitem__, order)
         ]
-        remaining = tuple(candidate for candidate in candidates if outcome[candidate.name] == GOES_ON)
-        return Rung(rounds, pd.DataFrame(rows, columns=COLUMNS), remaining)
+        remaining = [candidate.name for candidate in candidates if outcome[candidate.name] == GOES_ON]
+        return remaining, pd.DataFrame(rows, columns=COLUMNS)
 
 
 def _find_other_rates(
@@ -213,9 +200,5 @@ def best_candidates(candidates: Sequence[Candidate], table: pd.DataFrame) -> lis
 
 def format_settings(settings: Mapping[str, Any]) -> str:
     """Settings as a text; empty for the declared ones."""
-    words = (f"{name.removeprefix('train.')}={_format_value(value)}" for name, value in settings.items())
-    return ", ".join(words)
-
-
-def _format_value(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    words = {name: f"{value:.3g}" if isinstance(value, float) else str(value) for name, value in settings.items()}
+    return ", ".join(f"{name.removeprefix('train.')}={word}" for name, word in words.items())

@@ -199,10 +199,8 @@ class Recommender:
             finalists += self.request.contestants
             graph_controls = next(filter(None, map(candidates.graph_controls, finalists)), [])
             trained = [*finalists, *graph_controls]
-            self._print_line(
-                f"last comparison: {format_count(len(trained), 'method')}, "
-                f"{format_count(schedule.rounds, 'round')}, {format_count(len(schedule.seeds), 'seed')}"
-            )
+            counts = ((len(trained), "method"), (schedule.rounds, "round"), (len(schedule.seeds), "seed"))
+            self._print_line(f"last comparison: {', '.join(format_count(*one) for one in counts)}")
             comparison = finals.compare_finalists(
                 self.federation, trained, options, self.folder, self.progress, self.callbacks
             )
@@ -211,9 +209,12 @@ class Recommender:
             answer = answers.answer(comparison, trained, self._local_entry)
             selected = next(candidate for candidate in trained if candidate.name == answer.method)
             self._print_line(f"learning curve of {answer.method}: a half and a quarter of the training rows")
-            full_run = comparison.runs[selected.name]
-            rows = finals.learning_curve(race_federation, selected, options, work / "rows", full_run, self.progress)
-        return self._write_files(answer, comparison, table, rows, selected, schedule, journal, notes, temporary)
+            run = comparison.runs[answer.method]
+            rows = finals.learning_curve(race_federation, selected, options, work / "rows", run, self.progress)
+        seconds = round(journal.spent_seconds, 1)
+        facts = {"settings": {**selected.settings}, "rounds": schedule.rounds, "seeds": [*schedule.seeds]}
+        self._write_files(answer, comparison, table, rows, {**facts, "seconds": seconds, "notes": notes})
+        return Recommendation.load(self.folder, temporary)
 
     @property
     def _local_entry(self) -> str:
@@ -256,18 +257,12 @@ class Recommender:
         schedule = journal.schedule or wanted
         limit = "no limit" if np.isinf(self.request.seconds) else f"a budget of {self.request.seconds / 60:.3g} min"
         if schedule.size != wanted.size:
-            notes.append(
-                f"the budget allowed {schedule.rounds} of {format_count(wanted.rounds, 'round')} and "
-                f"{schedule.settings} of "
-                f"{format_count(wanted.settings, 'setting')} of each method"
-            )
-        count = (
-            f"{format_count(len(self.request.entries), 'method')} with "
-            f"{format_count(schedule.settings, 'setting')} each"
-        )
-        self._print_line(
-            f"{count}, {format_count(schedule.rounds, 'round')}: {format_duration(journal.estimate)}, with {limit}"
-        )
+            rounds = f"{schedule.rounds} of {format_count(wanted.rounds, 'round')}"
+            settings = f"{schedule.settings} of {format_count(wanted.settings, 'setting')}"
+            notes.append(f"the budget allowed {rounds} and {settings} of each method")
+        methods, each = format_count(len(self.request.entries), "method"), format_count(schedule.settings, "setting")
+        rounds, duration = format_count(schedule.rounds, "round"), format_duration(journal.estimate)
+        self._print_line(f"{methods} with {each} each, {rounds}: {duration}, with {limit}")
         return schedule
 
     def _estimate_schedule(self, race_federation: Federation, journal: Journal) -> tuple[Schedule, float]:
@@ -295,23 +290,19 @@ class Recommender:
         )
         tables: list[pd.DataFrame] = []
         for number, share in enumerate(schedule.rungs, 1):
-            count, rounds = len(remaining), contest.rung_rounds(share)
-            self._print_line(
-                f"rung {number} of {len(schedule.rungs)}: {format_count(count, 'candidate')}, "
-                f"{format_count(rounds, 'round')}"
-            )
+            count = format_count(len(remaining), "candidate")
+            rounds = format_count(contest.rung_rounds(share), "round")
+            self._print_line(f"rung {number} of {len(schedule.rungs)}: {count}, {rounds}")
             outcome = journal.rung_outcome(number)
             if outcome is None:
-                rung = contest.train_rung(number, share, remaining)
-                journal.record_rung(number, rung.remaining, rung.table)
-                outcome = [candidate.name for candidate in rung.remaining], rung.table
+                outcome = contest.train_rung(number, share, remaining)
+                journal.record_rung(number, *outcome)
             remaining = [candidate for candidate in remaining if candidate.name in outcome[0]]
             tables.append(outcome[1])
         finalists = race.best_candidates(remaining, tables[-1])
         rivals = [candidate for candidate in finalists if candidate.method not in CONTROLS][: race.MIN_METHODS]
-        return [candidate for candidate in finalists if candidate.method in CONTROLS or candidate in rivals], pd.concat(
-            tables, ignore_index=True
-        )
+        chosen = [candidate for candidate in finalists if candidate.method in CONTROLS or candidate in rivals]
+        return chosen, pd.concat(tables, ignore_index=True)
 
     def _write_files(
         self,
@@ -319,38 +310,23 @@ class Recommender:
         comparison: finals.FinalComparison,
         table: pd.DataFrame,
         rows: pd.DataFrame,
-        selected: Candidate,
-        schedule: Schedule,
-        journal: Journal,
-        notes: list[str],
-        temporary: Any,
-    ) -> Recommendation:
-        """Write files and page, and read the recommendation from them."""
-        run = comparison.runs[selected.name]
+        facts: Mapping[str, Any],
+    ) -> None:
+        """Write the answers in sentences and tables; `facts` are those of the call."""
+        run, study = comparison.runs[answer.method], comparison.study
         metric, higher, slope = str(run.info["metric"]), run.higher_is_better, finals.slope(run)
-        board = results.board(comparison.study, results.clients(comparison.study))
-        rules = results.controls(comparison.study)
+        scores, rules = results.clients(study), results.controls(study)
+        board = results.board(study, scores)
         control = results.name_unbeaten_control(rules, board)
-        under_trained = explain_under_training(board, rules, comparison.study.margin(metric))
+        under_trained = explain_under_training(board, rules, study.margin(metric))
         lines = sentences.lines(answer, metric, higher, rows, slope, control, under_trained)
-        notes += [*_explain_missing_graph_tests(answer, comparison), *name_class(comparison.study)]
-        if no_power := reason_without_power([*comparison.runs.values()], results.clients(comparison.study)):
+        notes = [*facts["notes"], *_explain_missing_graph_tests(answer, comparison), *name_class(study)]
+        if no_power := reason_without_power([*comparison.runs.values()], scores):
             notes.append(no_power)
         if reason := reason_without_predictions(run):
             notes.append(f"nothing is shown of single clients, as their predictions are not stored ({reason})")
-        facts = {
-            "metric": metric,
-            "higher_is_better": higher,
-            "settings": {**selected.settings},
-            "slope": [*slope],
-            "rounds": schedule.rounds,
-            "seeds": [*schedule.seeds],
-            "seconds": round(journal.spent_seconds, 1),
-            "notes": notes,
-            "under_trained": under_trained,
-        }
-        results_of.write(self.folder, answer, lines, table, rows, facts)
-        return Recommendation.load(self.folder, temporary)
+        about = {"metric": metric, "higher_is_better": higher, "slope": [*slope], "under_trained": under_trained}
+        results_of.write(self.folder, answer, lines, table, rows, {**facts, **about, "notes": notes})
 
     def _print_line(self, line: str) -> None:
         if self.progress:

@@ -129,13 +129,9 @@ class Recommendation:
     @property
     def note_on_local(self) -> str:
         """Against what local training is tested, where it is not the leader whose score stands beside; else empty."""
-        names = self.facts["own"].get(self.facts["leader"], [])
+        names = list_names(self.facts["own"].get(self.facts["leader"], []))
         label = self.board.set_index("method")["label"].get(self.facts["leader"], "")
-        return (
-            f"Local is tested against {label} as it would be deployed, with local training for {list_names(names)}."
-            if names
-            else ""
-        )
+        return names and f"Local is tested against {label} as it would be deployed, with local training for {names}."
 
     def losing(self, method: str | None = None) -> list[str]:
         """Clients that are shown to lose by a method (default: the recommended one), compared with local training."""
@@ -188,20 +184,15 @@ def write(
     (tables_folder / "graph.csv").unlink(missing_ok=True)
     if answer.graph is not None:
         write_atomic(tables_folder / "graph.csv", answer.graph.to_csv(lineterminator="\n"))
-    equal_methods = [
-        name
-        for name, verdict in zip(answer.board["method"], answer.board["verdict"], strict=True)
-        if verdict in (LEADS, *EQUIVALENT_OR_BETTER)
-    ]
-    pays = answer.find_test(answer.pays or answer.leader)
-    choice_test = answer.choice_test and asdict(answer.choice_test)
+    is_equal = answer.board["verdict"].isin([LEADS, *EQUIVALENT_OR_BETTER])
+    pays = answer.tests_against_local.get(answer.pays or answer.leader)
     content = {
         "answer": answer.kind,
         "method": answer.method,
         "leader": answer.leader,
         "alone": answer.local_name,
-        "equal": equal_methods,
-        "pays": None if pays is None else asdict(pays),
+        "equal": [*answer.board[is_equal]["method"]],
+        "pays": pays and asdict(pays),
         "rival": answer.leader,
         "margin": answer.margin,
         "woven": answer.graph_method,
@@ -209,7 +200,7 @@ def write(
         "graph_tests": [*answer.tests],
         "own": {**answer.local_clients},
         "choices": {**answer.choices},
-        "choice_test": choice_test,
+        "choice_test": answer.choice_test and asdict(answer.choice_test),
         **facts,
         "lines": [[*line] for line in lines],
     }

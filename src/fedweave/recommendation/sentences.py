@@ -72,13 +72,13 @@ def deployment(answer: Answers) -> str:
     row = answer.board.set_index("method").loc[answer.method]
     label = f"{row['label']} ({row['settings']})" if row["settings"] else str(row["label"])
     local_clients = answer.local_clients.get(answer.method, [])
-    exception = (
-        f", except for {list_names(local_clients)}, which keep{'s' * (len(local_clients) == 1)} to local training"
-        if local_clients
-        else ""
-    )
+    verb = "keeps" if len(local_clients) == 1 else "keep"
+    exception = f", except for {list_names(local_clients)}, which {verb} to local training" if local_clients else ""
     if answer.kind == kinds.LOCAL:
-        return f"Each client keeps a model of its own, trained alone ({label}): {_reason_for_local(answer)}."
+        verdicts = [test.verdict for test in answer.tests_against_local.values()]
+        is_possible = any(verdicts) or not verdicts
+        reason = "no method is shown to be better" if is_possible else "no verdict on other methods is possible"
+        return f"Each client keeps a model of its own, trained alone ({label}): {reason}."
     if answer.kind == kinds.COMMON:
         return f"One common model for all clients, trained with {label}{exception}."
     if answer.kind == kinds.GROUPS:
@@ -87,23 +87,14 @@ def deployment(answer: Answers) -> str:
     return f"A personal model for each client, trained with {label}{exception}."
 
 
-def _reason_for_local(answer: Answers) -> str:
-    verdicts = [test.verdict for test in answer.tests_against_local.values()]
-    if verdicts and not any(verdicts):
-        return "no verdict on other methods is possible"
-    return "no method is shown to be better"
-
-
 def collaboration_benefit(answer: Answers, metric: str) -> str:
     """Whether a collaborating method is better than local training: the best one, or another where that is not."""
     method = answer.pays or answer.leader
-    test = answer.find_test(method)
+    test = answer.tests_against_local.get(method)
     if test is None:
         return ""
-    local_clients = answer.local_clients.get(method, [])
-    exception = (
-        f", with local training for {list_names(local_clients)} (chosen on validation rows)," if local_clients else ""
-    )
+    own = list_names(answer.local_clients.get(method, []))
+    exception = f", with local training for {own} (chosen on validation rows)," if own else ""
     numbers = (
         f"{_label(answer, method)}{exception} against Local: {describe_change(test.difference, metric)} "
         f"({_format_interval(test.low, test.high, metric)}{_format_p(test.p_adjusted, 'corrected p')})"
@@ -138,11 +129,6 @@ def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _clients_with_verdict(answer: Answers, method: str, verdict: str) -> list[str]:
-    rows = answer.clients[(answer.clients["method"] == method) & (answer.clients["verdict"] == verdict)]
-    return [str(name) for name in rows["client"]]
-
-
 def choice_gain(answer: Answers, metric: str) -> str:
     """Which clients would deploy another finalist, and what that gains over one method for all."""
     if len(answer.board) < 2:
@@ -174,20 +160,13 @@ def client_gains(answer: Answers) -> str:
 
 
 def _counts(answer: Answers, method: str) -> str:
-    total = int((answer.clients["method"] == method).sum())
-    gaining, losing = (
-        _clients_with_verdict(answer, method, verdict) for verdict in (per_client.GAINS, per_client.LOSES)
-    )
-    losers = (
-        f"{len(losing)} {'loses' if len(losing) == 1 else 'lose'}: {list_names(losing)}"
-        if losing
-        else "none is shown to lose"
-    )
-    gains = (
-        f"{len(gaining)} of {format_count(total, 'client')} {'is' if 1 in (len(gaining), total) else 'are'} shown to "
-        "gain over Local"
-    )
-    return f"With {_label(answer, method)} {gains}; {losers}."
+    rows = answer.clients[answer.clients["method"] == method]
+    losing = [str(name) for name in rows[rows["verdict"] == per_client.LOSES]["client"]]
+    total, gaining = len(rows), int((rows["verdict"] == per_client.GAINS).sum())
+    gains = f"{gaining} of {format_count(total, 'client')} {'is' if 1 in (gaining, total) else 'are'} shown to gain"
+    verb = "loses" if len(losing) == 1 else "lose"
+    losers = f"{len(losing)} {verb}: {list_names(losing)}" if losing else "none is shown to lose"
+    return f"With {_label(answer, method)} {gains} over Local; {losers}."
 
 
 def equal_methods(answer: Answers, metric: str, higher_is_better: bool) -> str:
@@ -203,7 +182,8 @@ def equal_methods(answer: Answers, metric: str, higher_is_better: bool) -> str:
         statistics.OPEN: f"Open, as {NOTHING_SHOWN}",
         NO_VERDICT: "No verdict",
     }
-    found = {word: names for verdict, word in words.items() if (names := _labels(answer, board, verdict))}
+    labels = {word: [*board[board["verdict"] == verdict]["label"]] for verdict, word in words.items()}
+    found = {word: names for word, names in labels.items() if names}
     if not found:
         return f"{first}; every other one is worse on test rows." if len(board) > 1 else f"{first}."
     parts = [f"{first}.", *(f"{word}: {join_names(names)}." for word, names in found.items())]
@@ -226,10 +206,6 @@ def _cheapest_sentence(answer: Answers, metric: str, higher_is_better: bool) -> 
     yield f"The cheapest of those with a score that is not below Local's is {row['label']}{test_text}."
 
 
-def _labels(answer: Answers, board: pd.DataFrame, verdict: str) -> list[str]:
-    return [_label(answer, str(name)) for name in board[board["verdict"] == verdict]["method"]]
-
-
 def _format_p(p: float, name: str = "p") -> str:
     """The p of a test, if there is one; an interval, which is not corrected, may leave out zero all the same."""
     return f", {name} = {p:.2g}" if np.isfinite(p) else ""
@@ -238,8 +214,9 @@ def _format_p(p: float, name: str = "p") -> str:
 def cost(answer: Answers) -> str:
     """Bytes, seconds and memory of what is recommended."""
     row = answer.board.set_index("method").loc[answer.method]
+    sent = f"{row['mib']:.3g} MiB" if np.isfinite(row["mib"]) else "uncounted bytes"  # of code from elsewhere
     return (
-        f"{row['label']}: {_describe_traffic(row['mib'])} sent in a training, {row['seconds']:.3g} s of computation, "
+        f"{row['label']}: {sent} sent in a training, {row['seconds']:.3g} s of computation, "
         f"{row['server_mib']:.3g} MiB at the server, {row['client_mib']:.3g} MiB at a client."
     )
 
@@ -305,7 +282,7 @@ def _label(answer: Answers, method: str) -> str:
 def list_names(names: Sequence[str]) -> str:
     """The names, or the first ones and how many others there are."""
     if len(names) <= MAX_NAMES:
-        return join_names([*names]) if len(names) <= 6 else ", ".join(names)
+        return join_names(names) if 0 < len(names) <= 6 else ", ".join(names)
     return f"{', '.join(names[: MAX_NAMES - 1])} and {format_count(len(names) - MAX_NAMES + 1, 'other')}"
 
 
@@ -314,8 +291,3 @@ def _format_interval(low: float, high: float, metric: str) -> str:
     if not np.isfinite(low + high):
         return "no interval"
     return f"95 % interval {format_change_interval(low, high, metric)}"
-
-
-def _describe_traffic(mib: float) -> str:
-    """Mebibytes in words; NaN where code from elsewhere has not counted them."""
-    return f"{mib:.3g} MiB" if mib == mib else "uncounted bytes"

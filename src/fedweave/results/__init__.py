@@ -4,14 +4,13 @@ from fedweave.graphs.quality import AUC, MEANING, VARIATION
 from fedweave.results.cohorts import JOINED, cohorts
 from fedweave.results.formats import AS_WRITTEN, EMPTY, format_interval, format_mib, format_score
 from fedweave.results.parts import average_parts, part_numbers, scores_by_method
-from fedweave.results.quantities import measures, reported_graphs
+from fedweave.results.quantities import reported_graphs
 from fedweave.results.references import (
     POOLED,
     RULE,
     control_rows,
     controls,
     methods_not_above,
-    missing_score_note,
     name_unbeaten_control,
     pooling_note,
     unbeaten_control,
@@ -30,7 +29,7 @@ from fedweave.results.selection import (
     validation_means,
     validation_scores,
 )
-from fedweave.results.server_records import Graphs, Portrait, graphs, graphs_by_seed, portrait
+from fedweave.results.server_records import Graphs, graphs, graphs_by_seed, portrait
 from fedweave.results.tables import (
     COLUMNS,
     MIB,

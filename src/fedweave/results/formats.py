@@ -38,11 +38,9 @@ def name_score(text: str, metric: str) -> str:
 
 def format_interval(low: float, high: float, metric: str) -> str:
     """`low to high` for people; a dash for NaN."""
-    return (
-        f"{format_score(low, np.nan, metric)} to {format_score(high, np.nan, metric)}"
-        if np.isfinite(low + high)
-        else EMPTY
-    )
+    if not np.isfinite(low + high):
+        return EMPTY
+    return f"{format_score(low, np.nan, metric)} to {format_score(high, np.nan, metric)}"
 
 
 def format_difference(value: float, metric: str) -> str:

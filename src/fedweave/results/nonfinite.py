@@ -6,27 +6,25 @@ import numpy as np
 import pandas as pd
 
 from fedweave.errors import format_count
-from fedweave.results.references import missing_score_note, sampling_note
+from fedweave.results.references import missing_score_note, name_clients, sampling_note
 from fedweave.results.runs import Run
-
-MOST_NAMES = 5  # most clients that are named
 
 
 def client_notes(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:
-    """Sentences on the clients of a task that are not evaluated or have no score; arguments as `nonfinite_clients`."""
-    task = runs[0].task
-    of_design = (sampling_note(task, runs), missing_score_note(task, runs))
-    return [note for note in (*of_design, nonfinite_outputs_note(task, runs, table)) if note]
+    """Sentences on the clients of a task that are not evaluated or have no score.
+
+    Args:
+        runs: all of the task that are compared.
+        table: a table of `results.clients`, which leaves clients without a score out.
+    """
+    notes = (sampling_note(runs), missing_score_note(runs), _nonfinite_outputs_note(runs, table))
+    return [note for note in notes if note]
 
 
-def nonfinite_clients(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:
+def _nonfinite_clients(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:
     """Names of the clients that have no score with any of the `runs` of a task, though a rule without a model has one.
 
     That score needs the same test rows and the same metric, so the outputs of the models are what is not finite.
-
-    Args:
-        runs: all of a task that are compared.
-        table: a table of `results.clients`, which leaves clients without a score out.
     """
     empty: Mapping[str, list[float | None]] = {}
     rules = next((run.info["controls"] for run in runs if run.info.get("controls")), empty)
@@ -39,15 +37,14 @@ def nonfinite_clients(runs: Sequence[Run], table: pd.DataFrame) -> list[str]:
     return [runs[0].client_names[client] for client, defined in clients if defined and client not in scored]
 
 
-def nonfinite_outputs_note(task: str, runs: Sequence[Run], table: pd.DataFrame) -> str:
-    """A sentence that counts the `nonfinite_clients`; empty if there are none."""
-    names = nonfinite_clients(runs, table)
+def _nonfinite_outputs_note(runs: Sequence[Run], table: pd.DataFrame) -> str:
+    """A sentence that counts them; empty if there are none."""
+    names = _nonfinite_clients(runs, table)
     if not names:
         return ""
-    rest = f" and {format_count(len(names) - MOST_NAMES, 'other')}" if len(names) > MOST_NAMES else ""
     count = format_count(len(runs[0].evaluated_clients), "client")
     return (
-        f"{task}: {len(names)} of {count} left out of every mean and test, because outputs of the models for their "
-        f"test rows are not finite: {', '.join(names[:MOST_NAMES])}{rest}. Look for a mean over nothing, such as a row "
-        "that is padded whole, a division by 0, or a logarithm."
+        f"{runs[0].task}: {len(names)} of {count} left out of every mean and test, because outputs of the models for "
+        f"their test rows are not finite: {name_clients(names)}. Look for a mean over nothing, such as a row that is "
+        "padded whole, a division by 0, or a logarithm."
     )

@@ -160,13 +160,8 @@ def _edges(run: Run) -> Iterable[dict[str, Any]]:
         values.append(float(correlations.mean()))
     finite = [value for value in values if np.isfinite(value)]
     if finite:
-        yield {
-            "quantity": EDGES,
-            "part": "all",
-            "stage": "final",
-            "round": table["round"].mean(),
-            **summarise_seeds(finite),
-        }
+        about = {"quantity": EDGES, "part": "all", "stage": "final", "round": table["round"].mean()}
+        yield {**about, **summarise_seeds(finite)}
 
 
 def _shares(weights: np.ndarray, group: np.ndarray) -> Mapping[str, tuple[float, ...]]:
@@ -230,9 +225,8 @@ def _updates(run: Run) -> np.ndarray:
     train, clients = run.info["spec"]["train"], run.info["clients"]
     founders = clients - train.get("newcomers", 0)
     before_join = run.rounds["round"] <= rounds_before_join(run)
-    return np.where(
-        before_join, sample_size(train["participation"], founders), sample_size(train["participation"], clients)
-    )
+    share = train["participation"]
+    return np.where(before_join, sample_size(share, founders), sample_size(share, clients))
 
 
 def _sizes(run: Run, partitions: Path | None) -> Iterable[dict[str, Any]]:

@@ -106,40 +106,37 @@ def pooling_note(task: str, runs: list[Run]) -> str:
     return f"{task}: no model on pooled rows is shown as a control: every client has a graph of its own."
 
 
-def unscored_clients(runs: Sequence[Run]) -> list[str]:
-    """Names of the clients that `drop_unscored_clients` leaves out, where the metric needs more than one row."""
-    metric, task = METRICS.get(runs[0].info["metric"]), runs[0].task
+def missing_score_note(runs: Sequence[Run]) -> str:
+    """A sentence on clients that `drop_unscored_clients` leaves out, as the metric needs more rows; else empty."""
+    task, name, has_splits = runs[0].task, str(runs[0].info["metric"]), runs[0].has_splits
+    metric = METRICS.get(name)
     if metric is not None and not metric.needs and not metric.is_of_user:
-        return []  # it is defined wherever there is a row
+        return ""  # it is defined wherever there is a row
     parts = [run.reported_point for run in runs]
     tests = pd.concat([part[part["split"] == "test"] for part in parts]).assign(task=task)
-    scored = drop_unscored_clients(tests, [task] if runs[0].has_splits else [])
-    return [runs[0].client_names[client] for client in sorted({*tests["client"]} - {*scored["client"]})]
-
-
-def missing_score_note(task: str, runs: Sequence[Run]) -> str:
-    """A sentence that names the clients without a score by the metric; empty if all have one."""
-    names, metric = unscored_clients(runs), str(runs[0].info["metric"])
+    scored = drop_unscored_clients(tests, [task] if has_splits else [])
+    names = [runs[0].client_names[client] for client in sorted({*tests["client"]} - {*scored["client"]})]
     if not names:
         return ""
-    needs = METRICS[metric].needs if metric in METRICS else ""
-    examples = ", ".join(names[:5]) + (f" and {format_count(len(names) - 5, 'other')}" if len(names) > 5 else "")
-    reason = f", which needs {needs}" if needs else ""
-    count = len(runs[0].evaluated_clients)
-    where = " in some split" if runs[0].has_splits else ""
+    count, verb = format_count(len(runs[0].evaluated_clients), "client"), "has" if len(names) == 1 else "have"
+    where = " in some split" * has_splits + (f", which needs {metric.needs}" if metric and metric.needs else "")
     return (
-        f"{task}: {len(names)} of {format_count(count, 'client')} "
-        f"{'has' if len(names) == 1 else 'have'} no {metric}{where}{reason}: {examples}. "
+        f"{task}: {len(names)} of {count} {verb} no {name}{where}: {name_clients(names)}. "
         "No mean or test includes them."
     )
 
 
-def sampling_note(task: str, runs: Sequence[Run]) -> str:
+def name_clients(names: Sequence[str]) -> str:
+    """The first five names, and how many others there are."""
+    return ", ".join(names[:5]) + (f" and {format_count(len(names) - 5, 'other')}" if len(names) > 5 else "")
+
+
+def sampling_note(runs: Sequence[Run]) -> str:
     """A sentence if only a sample of the clients is evaluated; else empty."""
     count, total = len(runs[0].evaluated_clients), len(runs[0].client_names)
     if count == total:
         return ""
-    return f"{task}: evaluated on {count} of {format_count(total, 'client')}, the same for all methods."
+    return f"{runs[0].task}: evaluated on {count} of {format_count(total, 'client')}, the same for all methods."
 
 
 def control_rows(table: pd.DataFrame) -> Iterator[dict[str, str]]:

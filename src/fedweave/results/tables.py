@@ -18,7 +18,7 @@ from fedweave.results.formats import format_interval, format_mib, format_score
 from fedweave.results.gains import gains
 from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MARKS, SYMBOLS, add_marks, control_column
 from fedweave.results.parts import scores_by_method
-from fedweave.results.quantities import MIB, measures
+from fedweave.results.quantities import MIB, measures, run_columns
 from fedweave.results.references import controls
 from fedweave.results.repetitions import interval
 from fedweave.results.runs import Run, Study, by_task, load_study, write_margins
@@ -89,11 +89,10 @@ class Tables(NamedTuple):
 
 def _score(run: Run, table: pd.DataFrame) -> dict[str, Any]:
     values = score_matrix(table, run.name).to_numpy()
-    about = {"run": run.name, "task": run.task, "dataset": run.info["dataset"], "setting": run.info["setting"]}
     numbers = {"seeds": len(values), **selection.summarise_run(values, run.higher_is_better)._asdict()}
     pooled_values = [*(run.info.get("pooled") or {}).values()]
     pooled = float(np.mean(pooled_values)) if len(pooled_values) == len(values) else np.nan
-    return {**about, "method": run.label, "metric": run.info["metric"], **numbers, "pooled": pooled}
+    return {**run_columns(run), "metric": run.info["metric"], **numbers, "pooled": pooled}
 
 
 def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
@@ -120,18 +119,9 @@ def board(study: Study, table: pd.DataFrame) -> pd.DataFrame:
         printed_numbers = {"published_mean": printed.mean, "published_std": printed.std} if printed else {}
         order = -1.0 if run.higher_is_better else 1.0
         low, high = clip(run.info["metric"], interval(scores[run.task][run.label]))
-        about = {
-            "study": study.name,
-            **_score(run, table),
-            "low": low,
-            "high": high,
-            **points(run, table),
-            **progress(run),
-            **gain_counts.get(run.name, {}),
-        }
-        rows.append(
-            {**about, **run.totals.to_dict(), **printed_numbers, "order": order, "last": run.label in last[run.task]}
-        )
+        about = {"study": study.name, **_score(run, table), "low": low, "high": high, **points(run, table)}
+        about |= {**progress(run), **gain_counts.get(run.name, {}), **run.totals.to_dict(), **printed_numbers}
+        rows.append({**about, "order": order, "last": run.label in last[run.task]})
     frame = pd.DataFrame(rows).reindex(columns=["run", "task", *COLUMNS, "order", "last"])
     shared = frame.groupby(["dataset", "setting"])["task"].transform("nunique") > 1
     frame["setting"] = frame["setting"].where(~shared, frame["setting"] + " [" + frame["task"] + "]")

@@ -47,7 +47,7 @@ def _outcome_phrases(tests: Sequence[Mapping[str, Any]], margin: str) -> Iterato
         rows.setdefault(outcome(test, test["method"]), []).append(test)
     names = {word: [test["other"] for test in part] for word, part in rows.items()}
     if better := names.get("better"):
-        yield f"better than {_join_or_count(better)}"
+        yield "better than " + (join_names(better) if len(better) <= MOST_BEHIND else f"{len(better)} other methods")
     if equivalent := names.get("equivalent"):
         yield f"equivalent to {join_names(equivalent)} (within {margin})"
     # A leader by the mean over clients can be behind where several clients count as one.
@@ -149,15 +149,9 @@ def describe_test(runs: Sequence[Run]) -> str:
     return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 and seeds > 1 else "")
 
 
-def _join_or_count(methods: Sequence[str]) -> str:
-    return join_names(methods) if len(methods) <= MOST_BEHIND else f"{len(methods)} other methods"
-
-
 def join_names(names: Sequence[str]) -> str:
     """At most six names as words: "a, b and c", "a, b, c, d, e and 3 others"."""
-    words = (
-        list(names)
-        if len(names) <= MOST_NAMES
-        else [*names[: MOST_NAMES - 1], format_count(len(names) - MOST_NAMES + 1, "other")]
-    )
+    words = [*names]
+    if len(names) > MOST_NAMES:
+        words[MOST_NAMES - 1 :] = [format_count(len(names) - MOST_NAMES + 1, "other")]
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

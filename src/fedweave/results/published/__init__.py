@@ -95,19 +95,10 @@ def rows(paper: str) -> tuple[Row, ...]:
         BadInput: unknown paper.
     """
     choose(paper, PAPERS, "published.paper")
-    lines = _read(f"{paper}.csv")
+    words = Row._fields[:6]
     return tuple(
-        Row(
-            line["paper"],
-            line["table"],
-            line["dataset"],
-            line["setting"],
-            line["method"],
-            line["metric"],
-            float(line["mean"] or math.nan),
-            float(line["std"] or math.nan),
-        )
-        for line in lines
+        Row._make([*(line[name] for name in words), *(float(line[name] or math.nan) for name in ("mean", "std"))])
+        for line in _read(f"{paper}.csv")
     )
 
 
