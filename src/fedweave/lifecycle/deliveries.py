@@ -76,9 +76,7 @@ class Deliveries:
 
     folder: Path
     terms: Terms
-    _index: dict[str, "pd.DataFrame"] = field(
-        default_factory=dict, repr=False, compare=False
-    )  # read once: file -> rows
+    _index: dict[str, "pd.DataFrame"] = field(default_factory=dict, repr=False, compare=False)  # file -> its rows
 
     @property
     def place(self) -> Path:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files.atomic import write_atomic, write_parquet
@@ -63,20 +63,11 @@ def _without(deliveries: Deliveries, arrival: Arrival, own: "pd.DataFrame", numb
     site, client = own[deliveries.terms.client].iloc[0], deliveries.terms.client
     kept = rows[rows[client] != site].drop(columns="number")
     file = f"{arrival.number:06}-{number:06}.parquet"
-    new, corrections, deletions = (int((kept[CHANGE] == kind).sum()) for kind in (NEW, CORRECTION, DELETION))
-    joined, absent = (tuple(one for one in names if one != site) for names in (arrival.joined, arrival.absent))
-    digest = deliveries.store(file, kept)
-    return replace(
-        arrival,
-        file=file,
-        digest=digest,
-        new=new,
-        corrections=corrections,
-        deletions=deletions,
-        joined=joined,
-        absent=absent,
-        labelled=min(arrival.labelled, len(kept)),
-    )
+    kinds = {"new": NEW, "corrections": CORRECTION, "deletions": DELETION}
+    changed: dict[str, Any] = {name: int((kept[CHANGE] == kind).sum()) for name, kind in kinds.items()}
+    changed |= {part: tuple(one for one in getattr(arrival, part) if one != site) for part in ("joined", "absent")}
+    digest, labelled = deliveries.store(file, kept), min(arrival.labelled, len(kept))
+    return replace(arrival, file=file, digest=digest, labelled=labelled, **changed)
 
 
 def erase_models(folder: Path, number: int, site: str) -> None:
@@ -85,7 +76,6 @@ def erase_models(folder: Path, number: int, site: str) -> None:
     Args:
         folder: of the life.
         number: of the delivery with which the site was forgotten.
-        site: its name.
     """
     import pandas as pd
 

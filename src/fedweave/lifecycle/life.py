@@ -442,10 +442,8 @@ class Lifecycle:
         """A training as what may get a role."""
         data = roles.hash_data(self.deliveries.ledger, version)
         traffic = int(trained.rounds[["bytes_up", "bytes_down"]].to_numpy().sum())
-        if parent is not None:
-            traffic += parent.traffic
-        origin = 0 if parent is None else parent.version
-        return Deployed(version, trained.name, version, data, traffic, self.settings.challenge, origin)
+        before, origin = (0, 0) if parent is None else (parent.traffic, parent.version)
+        return Deployed(version, trained.name, version, data, before + traffic, self.settings.challenge, origin)
 
     def describe(self) -> list[str]:
         """The state in sentences."""
@@ -467,8 +465,9 @@ class Lifecycle:
         """A line for each delivery and model in a part of the record."""
         lines = []
         for (number, role, version), rows in scores.groupby(["delivery", "role", "version"], sort=True):
-            metric = str(rows["metric"].iloc[0])
-            mean, worst = (results.format_score(float(one), math.nan, metric) for one in _mean_and_worst(rows, metric))
+            metric, scored = str(rows["metric"].iloc[0]), rows["score"]
+            numbers = (scored.mean(), scored.min() if higher_is_better(metric) else scored.max())
+            mean, worst = (results.format_score(float(one), math.nan, metric) for one in numbers)
             over = f"over {format_count(len(rows), 'client')}, worst {worst}"
             verb = "have" if role == answer_log.ROLE else "has"
             lines.append(f"delivery {number}: {role} of version {version} {verb} {metric} {mean} {over}")
@@ -483,12 +482,6 @@ class Lifecycle:
             return "There is no champion yet: fedweave challenge trains it."
         start = self.next_start(max(self.newest, now.champion.version + 1))
         return f"There is no challenger; the next one can begin with delivery {start}."
-
-
-def _mean_and_worst(rows: "pd.DataFrame", metric: str) -> tuple[float, float]:
-    """The mean score of the clients, and that of the worst one."""
-    scores = rows["score"]
-    return scores.mean(), scores.min() if higher_is_better(metric) else scores.max()
 
 
 def _as_label(values: "pd.Series[Any]", target: str) -> "pd.Series[Any]":

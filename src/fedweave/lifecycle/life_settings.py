@@ -61,23 +61,6 @@ class LifeTraining:
         return [(option, name) for option in options for name in as_names(self.columns.get(option) or (), option, 0)]
 
 
-KINDS: dict[str, Any] = {
-    "source": Source,
-    "terms": Terms,
-    "training": LifeTraining,
-    "challenge": ChallengePlan,
-    "drift": DriftSettings,
-    "sites": SiteSettings,
-}
-OWN_NAMES = {("source", "address"): "source", ("drift", "level"): "drift_level", ("sites", "rounds"): "join_rounds"}
-# Argument of `Lifecycle.begin` -> its block and name in life.json.
-PLACES = {
-    OWN_NAMES.get((block, one.name), one.name): (block, one.name)
-    for block, kind in KINDS.items()
-    for one in fields(kind)
-}
-
-
 @dataclass(frozen=True)
 class LifeSettings:
     """All settings: the source, what its rows mean, how models are trained and challenged, drift, and sites."""
@@ -99,6 +82,16 @@ class LifeSettings:
         if unknown := {*blocks} - {*KINDS}:
             raise BadInput(min(unknown), f"is unknown; blocks: {', '.join(KINDS)}")
         return cls(**{name: construct(kind, blocks.get(name, {}), name) for name, kind in KINDS.items()})
+
+
+KINDS: dict[str, Any] = {one.name: one.type for one in fields(LifeSettings)}
+OWN_NAMES = {("source", "address"): "source", ("drift", "level"): "drift_level", ("sites", "rounds"): "join_rounds"}
+# Argument of `Lifecycle.begin` -> its block and name in life.json.
+PLACES = {
+    OWN_NAMES.get((block, one.name), one.name): (block, one.name)
+    for block, kind in KINDS.items()
+    for one in fields(kind)
+}
 
 
 def parse_arguments(settings: Mapping[str, Any]) -> LifeSettings:

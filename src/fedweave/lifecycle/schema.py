@@ -212,6 +212,8 @@ def _fit_kind(rule: ColumnRule, values: "pd.Series[Any]") -> str:
     Raises:
         BadInput: the values are of another kind.
     """
+    import pandas as pd
+
     kind = kind_of(values)
     if kind in ("", rule.kind) or rule.kind == "text":
         return rule.kind
@@ -220,7 +222,7 @@ def _fit_kind(rule: ColumnRule, values: "pd.Series[Any]") -> str:
     if {kind, rule.kind} == {"whole", "number"}:
         return "whole" if rule.kind == "whole" and _are_whole(values) else "number"
     words = {"text": "texts", "whole": "whole numbers", "number": "numbers", "truth": "truth values", "time": "times"}
-    others = [value for value in values.dropna() if kind_of_value(value) != rule.kind]
+    others = [value for value in values.dropna() if kind_of(pd.Series([value], dtype=object)) != rule.kind]
     example = next((value for value in others if not _is_number(value)), others[0])
     raise BadInput(
         f"column {rule.name!r} has {words.get(kind, 'values of several types')} such as "
@@ -231,13 +233,6 @@ def _fit_kind(rule: ColumnRule, values: "pd.Series[Any]") -> str:
 def _are_whole(values: "pd.Series[Any]") -> bool:
     numbers = values.dropna().to_numpy(dtype=np.float64)
     return bool((np.isfinite(numbers) & (numbers % 1 == 0) & (np.abs(numbers) < exported_model.EXACT)).all())
-
-
-def kind_of_value(value: Any) -> str:
-    """The kind of one value."""
-    import pandas as pd
-
-    return kind_of(pd.Series([value], dtype=object))
 
 
 def _is_number(value: Any) -> bool:

@@ -119,7 +119,6 @@ def find_newcomers(models: LifeModels, now: Mapping[str, int], then: Mapping[str
     """Sites to join: those without a model, and those whose rows have doubled since they joined.
 
     Args:
-        models: of the champion.
         now: site -> labelled rows.
         then: the same of sites that have joined, when they did.
     """
@@ -138,14 +137,12 @@ def join(
     rounds: int,
     folder: Path,
 ) -> None:
-    """Let sites join, in the method's own way.
+    """Let sites join the champion, in the method's own way.
 
     Args:
-        models: of the champion.
         rows: of the sites; those of classes that the champion does not know are left out.
         columns: client, label and part.
         federation: that of the training.
-        folder: for the result.
     """
     client, label, part = columns
     if federation.dataset.targets is None:
@@ -164,13 +161,7 @@ def with_all_parts(rows: "pd.DataFrame", client: str, part: str) -> "pd.DataFram
 
 
 def describe(models: LifeModels, site: str, parts: "pd.Series[str]") -> str:
-    """How good the model of a site that has joined is for it.
-
-    Args:
-        models: of the champion.
-        site: its name.
-        parts: of each of its rows when it joined.
-    """
+    """How good the model of a site that has joined is for it; `parts` are those of its rows when it joined."""
     metric, others = models.metric, float(models.trained.scores.mean())
     score, other = (format_score(one, math.nan, metric) for one in (float(models.joined[site].scores[site]), others))
     tested = format_count(int((parts == PARTS[2]).sum()), "test row")
@@ -185,13 +176,7 @@ def find_gone(rows: "pd.DataFrame", client: str, newest: int, after: int) -> Ite
 
 
 def describe_influence(models: LifeModels, site: str, train: "pd.Series[str]") -> str:
-    """What the models of the others owe to a site.
-
-    Args:
-        models: of the champion.
-        site: its name.
-        train: the site of each row that the champion was trained on.
-    """
+    """What the models of the others owe to a site; `train` is the site of each row that the champion was trained on."""
     if site not in models.trained.evaluated_clients:
         return "it joined later, so that the models of the others owe nothing to it"
     share = f"it has {(train == site).mean():.0%} of the rows of the champion's training"

@@ -71,9 +71,7 @@ def train(champion: MethodResult, federation: Federation, rounds: int, folder: P
     """The models of the champion after further rounds on more rows, and again on validation rows too.
 
     Args:
-        champion: the training that goes on.
         federation: prepared as that of the champion.
-        rounds: how many.
         folder: for the results; one that was begun there is finished.
 
     Raises:
@@ -91,11 +89,7 @@ def train(champion: MethodResult, federation: Federation, rounds: int, folder: P
 
 
 def choose(scratch: MethodResult, warm: MethodResult, version: int) -> tuple[bool, str]:
-    """(whether validation prefers the models that went on, a sentence that says so).
-
-    Args:
-        version: from which they went on.
-    """
+    """(whether validation prefers the models that went on from a version, a sentence that says so)."""
     # By the names of clients, which have other numbers in the two trainings.
     means = common_means(
         {

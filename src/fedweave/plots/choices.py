@@ -26,19 +26,16 @@ def tuning(trials: "pd.DataFrame", names: Sequence[str], best: Mapping[str, Any]
         trials: columns "value" (NaN for pruned trials), "reached", and `names`.
     """
     columns = min(4, len(names))
-    figure, axes = panels(
-        236 * columns, 180 * -(-len(names) // columns), -(-len(names) // columns), columns, sharey=True
-    )
+    rows = -(-len(names) // columns)
+    figure, axes = panels(236 * columns, 180 * rows, rows, columns, sharey=True)
     for axis in axes.flat[len(names) :]:
         axis.axis("off")
     pruned, height = trials["value"].isna().to_numpy(), trials["value"].fillna(trials["reached"]).to_numpy(dtype=float)
     ring = np.all([trials[name].astype(object) == best.get(name) for name in names], axis=0) & ~pruned
     for axis, name in zip(axes.flat, names, strict=False):
-        x = _axis_positions(axis, trials[name])
-        axis.plot(
-            x[pruned], height[pruned], "o", markerfacecolor="none", markeredgecolor=MUTED, markersize=5, alpha=0.7
-        )
-        axis.plot(x[~pruned], height[~pruned], "o", color=SERIES[5], markersize=5, alpha=0.7, markeredgewidth=0)
+        x, dot = _axis_positions(axis, trials[name]), {"marker": "o", "linestyle": "", "markersize": 5, "alpha": 0.7}
+        axis.plot(x[pruned], height[pruned], markerfacecolor="none", markeredgecolor=MUTED, **dot)
+        axis.plot(x[~pruned], height[~pruned], color=SERIES[5], markeredgewidth=0, **dot)
         axis.plot(x[:1], height[:1], "D", color=SERIES[1], markersize=6, markeredgewidth=0)
         axis.plot(x[ring], height[ring], "o", markerfacecolor="none", markeredgecolor=INK, markersize=11)
         axis.set_xlabel(f"{name} = {_format_value(best[name])}" if name in best else name)
@@ -97,12 +94,10 @@ def ablation(table: "pd.DataFrame") -> "Figure":
         table: columns variant, metric, settings (JSON), declared, mean, std.
     """
     factors = factors_of(table)
-    if (
-        len(factors) == 1
-        and len(next(iter(factors.values()))) > 2
-        and all(map(_is_number, next(iter(factors.values()))))
-    ):
-        return _curve(table, next(iter(factors)))
+    if len(factors) == 1:
+        ((factor, values),) = factors.items()
+        if len(values) > 2 and all(map(is_number, values)):
+            return _curve(table, factor)
     return _map(table, *factors) if len(factors) == 2 else _rows(table)
 
 
@@ -119,7 +114,8 @@ def factors_of(table: "pd.DataFrame") -> dict[str, list[Any]]:
     return values if flat and int(np.prod([len(v) for v in values.values()])) == len(settings) else {}
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value of a setting is a number; a truth value is none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -30,19 +30,13 @@ def graph(
     """
     order = group_order(group, len(weights))
     ordered = weights[np.ix_(order, order)]
-    cell = (
-        max(9.6, min(20.0, 330 / len(weights)), 150 / len(weights))
-        if len(weights) <= MOST_NAMED
-        else 460 / len(weights)
-    )
+    count, has_names = len(weights), len(weights) <= MOST_NAMED
+    cell = max(9.6, min(20.0, 330 / count), 150 / count) if has_names else 460 / count
     font = min(9.5, 0.92 * cell)
-    labels = [str(names[i]) for i in order] if len(weights) <= MOST_NAMED else []
+    labels = [str(names[i]) for i in order] if has_names else []
     spans = [] if group is None else list(spans_of(group[order], group_names))
-    figure, axis = _square_axes(
-        cell * len(weights),
-        _text_width(labels) * font,
-        BOLD_FACTOR * _text_width([name for *_, name in spans]) * GROUP_FONT,
-    )
+    group_width = BOLD_FACTOR * _text_width([name for *_, name in spans]) * GROUP_FONT
+    figure, axis = _square_axes(cell * count, _text_width(labels) * font, group_width)
     _draw(axis, ordered)
     axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=font, color=INK)
     axis.set_yticks(range(len(labels)), labels, fontsize=font, color=INK)

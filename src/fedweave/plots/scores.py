@@ -50,8 +50,10 @@ def convergence(
         if method in named:
             end, mean = ordered[[against, "mean"]].iloc[-1]
             ends.append((method, mean, style))
-            if end < last and not narrow:
-                _draw_leader_line(axis, (end, last), mean, MUTED if method in grey else style.color, style.series)
+            if end < last and not narrow:  # to the right edge, where its name is
+                color = MUTED if method in grey else style.color
+                (lead,) = axis.plot([end, last], [mean, mean], ":", color=color, linewidth=0.9, alpha=0.6)
+                lead.set_gid(f"series-{style.series}-lead")
     axis.set(xlabel=against, title=title(metric))
     axis.xaxis.get_major_locator().set_params(integer=True)
     _set_y_axis(axis, *_value_range(curves, metric), metric)
@@ -80,20 +82,13 @@ def _draw_line(axis: "Axes", part: "pd.DataFrame", style: SeriesStyle, against: 
         axis.plot(x[-1:], mean[-1:], "o", markersize=5, **options)
 
 
-def _draw_leader_line(axis: "Axes", x_range: tuple[float, float], height: float, color: str, series: int) -> None:
-    """A dotted line from the end of a curve to the right edge, where its name is."""
-    (line,) = axis.plot(x_range, [height, height], ":", color=color, linewidth=0.9, alpha=0.6)
-    line.set_gid(f"series-{series}-lead")
-
-
 def _value_range(curves: "pd.DataFrame", metric: str) -> tuple[float, float]:
     """Lowest and highest value after the first fifth of 20 rounds or more; a diverging error does not flatten the
     other curves.
     """
     rounds = np.unique(curves["round"])
-    values = curves[curves["round"] >= rounds[len(rounds) // 5 if len(rounds) >= 20 else 0]]["mean"].to_numpy(
-        dtype=float
-    )
+    first = rounds[len(rounds) // 5 if len(rounds) >= 20 else 0]
+    values = curves[curves["round"] >= first]["mean"].to_numpy(dtype=float)
     values = values[np.isfinite(values)]
     if not values.size:
         return 0.0, 1.0
@@ -241,15 +236,8 @@ def sweep(points: "pd.DataFrame", styles: Mapping[str, SeriesStyle], metric: str
     for method, part in points.groupby("method"):
         style, part = styles[method], part.sort_values("x")
         positions = np.searchsorted(values, part["x"])
-        bar = axis.errorbar(
-            positions,
-            part["mean"],
-            yerr=part["std"].fillna(0.0),
-            color=style.color,
-            linestyle=style.dash,
-            marker="o",
-            markersize=5,
-        )
+        look: dict[str, Any] = {"color": style.color, "linestyle": style.dash, "marker": "o", "markersize": 5}
+        bar = axis.errorbar(positions, part["mean"], yerr=part["std"].fillna(0.0), **look)
         for number, artist in enumerate((bar[0], *bar[2])):
             artist.set_gid(f"series-{style.series}-sweep{number}")
     axis.set_xticks(range(len(values)), [f"{value:g}" for value in values])

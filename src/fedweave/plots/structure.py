@@ -54,18 +54,14 @@ def _largest_weight(weights: np.ndarray) -> float:
 
 
 def _draw_heat_map(axis: "Axes", weights: np.ndarray, top: float, title: str) -> None:
+    from matplotlib.patches import Rectangle
+
     axis.imshow(shade(weights, top), interpolation="none", aspect="equal")
     axis.set_title(title, fontsize=10, pad=3)
     count = len(weights)
     note = f"self {np.diag(weights).mean():.2f}\nother to {_largest_weight(weights):.2g}"
     axis.text(-0.5, count - 0.2, note, fontsize=8.5, color=MUTED, va="top")
-    axis.add_patch(_frame(count))
-
-
-def _frame(count: int) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle((-0.5, -0.5), count, count, fill=False, edgecolor=MUTED, linewidth=0.6)
+    axis.add_patch(Rectangle((-0.5, -0.5), count, count, fill=False, edgecolor=MUTED, linewidth=0.6))
 
 
 @drawing
@@ -85,19 +81,16 @@ def evolution(
     depths = spaced_indices(len(layers), 7) if len(layers) > 1 else np.empty(0, dtype=int)
     weights_of = {"all layers": weights.mean(axis=1), **{str(layers[depth]): weights[:, depth] for depth in depths}}
     columns = min(4, len(weights_of))
-    figure, axes = panels(
-        860, 210 * -(-len(weights_of) // columns), -(-len(weights_of) // columns), columns, sharex=True, sharey=True
-    )
+    rows = -(-len(weights_of) // columns)
+    figure, axes = panels(860, 210 * rows, rows, columns, sharex=True, sharey=True)
     for axis in axes.flat[len(weights_of) :]:
         axis.axis("off")
     named = _highest_lines(_lines(weights_of["all layers"], group, names))
     for axis, (name, part) in zip(axes.flat, weights_of.items(), strict=False):
         for label, line in _lines(part, group, names).items():
-            style = (
-                {"color": SERIES[named.index(label)], "linewidth": 1.8, "label": label, "zorder": 3}
-                if label in named
-                else GREY_LINE
-            )
+            style = GREY_LINE
+            if label in named:
+                style = {"color": SERIES[named.index(label)], "linewidth": 1.8, "label": label, "zorder": 3}
             axis.plot(rounds, line, **style)
         axis.set_title(name)
         axis.xaxis.get_major_locator().set_params(integer=True)

@@ -72,17 +72,12 @@ def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> It
     for _, part in table.groupby("ablation", sort=False):
         part = part[part["settings"] != "{}"]
         factors = plots.factors_of(part)
-        if (
-            len(factors) == 1
-            and (name := next(iter(factors)))
-            and all(isinstance(v, int | float) and not isinstance(v, bool) for v in factors[name])
-        ):
+        if len(factors) == 1 and all(map(plots.is_number, *factors.values())):
+            (name,) = factors
             x = [float(json.loads(text)[name]) for text in part["settings"]]
             parts.setdefault((str(part["task"].iloc[0]), name), []).append(part.assign(x=x))
     for (task, name), frames in parts.items():
         points = pd.concat(frames).drop_duplicates(["method", "x"])
         if points["method"].nunique() > 1 and {*points["method"]} <= {*styles}:
-            yield PageFigure(
-                f"{name.rpartition('.')[2]} on {task}",
-                plots.sweep(points, styles, str(points["metric"].iloc[0]), name.rpartition(".")[2]),
-            )
+            metric, short = str(points["metric"].iloc[0]), name.rpartition(".")[2]
+            yield PageFigure(f"{short} on {task}", plots.sweep(points, styles, metric, short))

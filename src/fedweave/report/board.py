@@ -91,11 +91,7 @@ def rows_of(
     controls = {control: control_tests(significance, control) for control in CONTROLS}
     for run, row in zip(runs, board.to_dict("records"), strict=True):
         method, a, b = row["method"], row["low"], row["high"]
-        bar = (
-            {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale}
-            if np.isfinite(a)
-            else {}
-        )
+        bar = {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale}
         test = tests.get(method)
         numbers = _numbers(row, leader) | {"p": float(test["p_adjusted"]) if test else np.nan}
         title = describe_comparison(test, method, row["metric"]) if test else ""
@@ -109,17 +105,11 @@ def rows_of(
         }
         cells |= {"gain": _gain_cell(row), "best": _best_round_cell(row, row["run"] in unconverged)}
         cells["point"] = Cell({"pre": "received", "post": "trained"}.get(run.info["point"], ""))
-        remark = (
-            published.remark(run.reference, run.printed_label)
-            if run.reference and pd.notna(row["published_mean"])
-            else ""
-        )
-        score = Cell(
-            "diverged" if marks[method] == "diverged" else format_score(row["mean"], row["std"], row["metric"]),
-            row["mean"],
-            title=title,
-        )
-        interval = Cell(format_interval(a, b, row["metric"]))
+        has_printed = run.reference and pd.notna(row["published_mean"])
+        remark = published.remark(run.reference, run.printed_label) if run.reference and has_printed else ""
+        text = format_score(row["mean"], row["std"], row["metric"]) if marks[method] != "diverged" else "diverged"
+        score, interval = Cell(text, row["mean"], title=title), Cell(format_interval(a, b, row["metric"]))
+        bar = bar if np.isfinite(a) else {}
         yield BoardRow(method, styles[method].series, marks[method], score, bar, interval, cells, remark)
 
 
@@ -180,11 +170,9 @@ def _text(key: str, value: float, row: Mapping[str, Any]) -> str:
         return f"{value:,.1f}"
     if key == "printed":
         return format_score(value, row["published_std"], row["metric"])
-    return (
-        format_change(value, row["metric"])
-        if key in ("gap", "off")
-        else with_minus_sign(format_score(value, np.nan, row["metric"]))
-    )
+    if key in ("gap", "off"):
+        return format_change(value, row["metric"])
+    return with_minus_sign(format_score(value, np.nan, row["metric"]))
 
 
 def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
@@ -193,36 +181,23 @@ def _control_cell(test: Mapping[str, Any] | None, metric: str) -> Cell:
     if not test or not word:
         return Cell("")
     title = f"{describe_comparison(test, test['method'], metric)} (corrected over the tests against controls)"
-    return Cell(
-        f"{SYMBOLS[word]} {format_change(test['difference'], metric)}",
-        float(test["difference"]),
-        CSS_CLASSES[word],
-        title,
-    )
+    text = f"{SYMBOLS[word]} {format_change(test['difference'], metric)}"
+    return Cell(text, float(test["difference"]), CSS_CLASSES[word], title)
 
 
 def _gain_cell(row: Mapping[str, Any]) -> Cell:
     if not np.isfinite(row["gain"]):
         return Cell("")
-    title = (
-        f"of {format_count(int(row['clients']), 'client')}; a client gains where its mean over seeds is "
-        "better than with Local"
-    )
+    clients = format_count(int(row["clients"]), "client")
+    title = f"of {clients}; a client gains where its mean over seeds is better than with Local"
     return Cell(f"{row['gain']:.0f} / {row['loss']:.0f}", row["gain"] - row["loss"], "", title)
 
 
 def _best_round_cell(row: Mapping[str, Any], is_unconverged: bool) -> Cell:
     if not np.isfinite(row["best_round"]):
         return Cell(EMPTY)
-    title = (
-        f"not converged: validation was best at the last round in {row['at_last']:.0f} of "
-        f"{format_count(int(row['seeds']), 'seed')}"
-        if is_unconverged
-        else ""
-    )
-    return Cell(
-        f"{row['best_round']:.0f}" + (" (last)" if is_unconverged else ""),
-        row["best_round"],
-        "loss" if is_unconverged else "",
-        title,
-    )
+    text, seeds = f"{row['best_round']:.0f}", f"{row['at_last']:.0f} of {format_count(int(row['seeds']), 'seed')}"
+    if not is_unconverged:
+        return Cell(text, row["best_round"])
+    title = f"not converged: validation was best at the last round in {seeds}"
+    return Cell(f"{text} (last)", row["best_round"], "loss", title)

@@ -39,19 +39,16 @@ def context(study: Study, tables: Tables, partitions: Path, stale: Collection[st
     """Variables of the template."""
     untuned = optional_files.untuned_runs(study.folder)
     styles = plots.assign_styles([run.label for run in study.runs], emphasised_methods(tables.board))
-    runs_by_task = results.by_task(study)
-    views = [
-        task_view.view(task, study, tables, styles, partitions, f"task-{i}") for i, task in enumerate(runs_by_task)
-    ]
+    tasks = results.by_task(study)
+    views = [task_view.view(task, study, tables, styles, partitions, f"task-{i}") for i, task in enumerate(tasks)]
+    marks = {task: view["marks"] for task, view in zip(tasks, views, strict=True)}
     ranking = ranking_over_tasks(tables.ranks)
     return {
         "name": study.name,
         "tiles": _tiles(study, views),
         "summary": summary(study, tables),
         "views": views,
-        "overview": overview(
-            tables.board, {task: view["marks"] for task, view in zip(runs_by_task, views, strict=True)}, styles
-        ),
+        "overview": overview(tables.board, marks, styles),
         "ranking": ranking,
         "rank_figure": plots.critical_difference(ranking) if ranking else "",
         "sweeps": sweeps(tables.board, tables.cohorts, styles),
@@ -83,11 +80,8 @@ def _tiles(study: Study, views: Sequence[Any]) -> list[tuple[str, str]]:
     counts = [(len(views), "task"), (len({run.label for run in study.runs}), "method"), (len(study.runs), "run")]
     tiles = [(f"{count}", word + "s" * (count != 1)) for count, word in counts]
     seconds = sum(run.rounds["seconds"].sum() for run in study.runs)
-    duration = next(
-        f"{seconds / size:.1f} {unit}"
-        for size, unit in ((3600, "h"), (60, "min"), (1, "s"))
-        if seconds >= size or size == 1
-    )
+    size, word = next(pair for pair in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= pair[0] or pair[0] == 1)
+    duration = f"{seconds / size:.1f} {word}"
     seed_count = f"{min(seeds)}" if len(seeds) == 1 else f"{min(seeds)} to {max(seeds)}"
     return [*tiles, (seed_count, "seeds each" if seeds != {1} else "seed each"), (duration, "of training")]
 
@@ -152,17 +146,14 @@ def _searches(study: Study) -> Iterable[dict[str, Any]]:
         names = sorted(search.names, key=lambda name: -search.importance.get(name, 0.0))
         finished = int(search.trials["value"].notna().sum())
         first = search.trials["value"].iloc[0]
-        budget = [
-            f"{format_count(len(search.trials), 'trial')}, {len(search.trials) - finished} of them pruned",
-            *_budget(search.budget),
-        ]
+        trials = f"{format_count(len(search.trials), 'trial')}, {len(search.trials) - finished} of them pruned"
         yield {
             "run": search.run,
             "declared": format_score(first, np.nan, metric),
             "value": format_score(search.value, np.nan, metric),
             "sent": _traffic_change(search),
             "best": [(name, _format_value(search.best[name])) for name in names if name in search.best],
-            "budget": " · ".join(budget),
+            "budget": " · ".join([trials, *_budget(search.budget)]),
             # A list shows a few trials better than a figure does.
             "trials": [] if search.importance else list(_trial_rows(search, names, metric)),
             "svg": plots.tuning(search.trials, names, search.best) if search.importance else "",
@@ -211,15 +202,9 @@ def _machines(runs: tuple[Run, ...]) -> list[list[str]]:
     rows = []
     for run in runs:
         facts = (run.info.get(key, EMPTY) for key in ("device", "executor", "parameters"))
-        rows.append(
-            [
-                run.name,
-                *(f"{f:,}" if isinstance(f, int) else str(f) for f in facts),
-                str(run.trained_rounds),
-                f"{run.rounds['seconds'].sum():,.1f}",
-                str(run.info.get("spec_hash", EMPTY))[:12],
-            ]
-        )
+        shown = (f"{fact:,}" if isinstance(fact, int) else str(fact) for fact in facts)
+        seconds, digest = f"{run.rounds['seconds'].sum():,.1f}", str(run.info.get("spec_hash", EMPTY))[:12]
+        rows.append([run.name, *shown, str(run.trained_rounds), seconds, digest])
     return rows
 
 
