@@ -27,37 +27,25 @@ def page(board: Board, comparison: Comparison) -> str:
     """The page as Markdown."""
     terms, about = board.terms, board.terms.about.strip()
     entries = {name: read_own_terms(board.folder / "contestants" / name) for name in board.entries}
-    named = [
-        f"- `{name}`: `{own.command}`{f': {own.about}' if own.about else ''} "
-        f"(sha256 `{board.entries[name]['sha256'][:12]}`)\n"
-        for name, own in entries.items()
-    ]
-    return "\n".join(
-        [
-            f"# {terms.title}\n",
-            *([about, ""] if about else []),
-            _table(comparison),
-            "## Contestants\n",
-            "".join(named) or "None yet.\n",
-            "## What is enforced\n",
-            "".join(f"- {line}\n" for line in enforced(board)),
-            *(
-                ["## What to know\n", "".join(f"- {line}\n" for line in comparison.warnings)]
-                * bool(comparison.warnings)
-            ),
-        ]
-    )
+    named = []
+    for name, own in entries.items():
+        about_it, digest = f": {own.about}" if own.about else "", board.entries[name]["sha256"][:12]
+        named.append(f"- `{name}`: `{own.command}`{about_it} (sha256 `{digest}`)\n")
+    blocks = [f"# {terms.title}\n", *([about, ""] if about else []), _table(comparison)]
+    blocks += ["## Contestants\n", "".join(named) or "None yet.\n"]
+    blocks += ["## What is enforced\n", "".join(f"- {line}\n" for line in enforced(board))]
+    if comparison.warnings:
+        blocks += ["## What to know\n", "".join(f"- {line}\n" for line in comparison.warnings)]
+    return "\n".join(blocks)
 
 
 def enforced(board: Board) -> list[str]:
     """What the code of the board makes sure of, one line each."""
     terms, seeds = board.terms, ", ".join(map(str, board.terms.seeds))
-    closed = (
-        "A contestant runs in a sandbox: it cannot read the file of rows, other contestants or results, and has no "
-        "network."
-        if terms.sandbox
-        else "There is no sandbox: **a contestant could read other files and the network**."
-    )
+    closed = "There is no sandbox: **a contestant could read other files and the network**."
+    if terms.sandbox:
+        hidden = "the file of rows, other contestants or results"
+        closed = f"A contestant runs in a sandbox: it cannot read {hidden}, and has no network."
     return [
         f"Rows: `{board.rows.file}`, sha256 `{board.rows.sha256[:12]}`. Targets of test rows are not handed out.",
         closed,

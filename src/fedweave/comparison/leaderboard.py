@@ -10,21 +10,7 @@ from fedweave.results import MIB, Run, Study
 from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MEANING, add_marks, control_column, control_tests
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict", "p", "margin")
-PRINTED = (
-    "task",
-    "rank",
-    "method",
-    "metric",
-    "mean",
-    "std",
-    "low",
-    "high",
-    "verdict",
-    "vs_local",
-    "vs_fedavg_ft",
-    "pre",
-    "post",
-)
+PRINTED = ("task", *SCORES[:7], "verdict", *map(control_column, CONTROLS), "pre", "post")
 DETAILS = ("pre", "post", "point", "pooled", "client_std", "worst10", "mib", "seconds")
 
 
@@ -68,14 +54,12 @@ def explain_words(board: pd.DataFrame, study: Study) -> list[str]:
     """What the verdicts of a leaderboard mean, one line each: of one seed, of equivalence with its margin, of open."""
     verdicts = board[[name for name in ("verdict", *map(control_column, CONTROLS)) if name in board]]
     has_word = {word: (verdicts == word).any(axis=1) for word in ("equivalent", "open")}
-    lines = (
-        ["one seed: no verdict; intervals are over clients"] if (board["seeds"] == 1).all() and len(board) > 1 else []
-    )
-    metrics = board[has_word["equivalent"]]["metric"].unique()
-    lines += [
-        f"equivalent: the {metric} differs by no more than {study.margin(metric).describe(metric)}"
-        for metric in metrics
-    ]
+    lines = []
+    if (board["seeds"] == 1).all() and len(board) > 1:
+        lines.append("one seed: no verdict; intervals are over clients")
+    for metric in board[has_word["equivalent"]]["metric"].unique():
+        margin = study.margin(metric).describe(metric)
+        lines.append(f"equivalent: the {metric} differs by no more than {margin}")
     return lines + [MEANING["open"]] * bool(has_word["open"].any())
 
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
+from fedweave.contestants.rows import ContestAnswers, ContestTask
 from fedweave.errors import BadInput, ContestantFailed, format_count, format_value
 from fedweave.exported_model import as_plain
 from fedweave.study.spec import RunSpec
 
-PARTS = ("val", "test")  # of which predictions are wanted
 MOST_POINTS = 100_000  # of all curves of a repetition
 MOST_BYTES = 1 << 62  # that all clients send; also of a round
 OFF = 1e-3  # of a sum of probabilities from 1, by which rounding in a file of text is excused
@@ -50,8 +49,9 @@ def check_answers(task: ContestTask, answers: Any, label: str) -> dict[int, tupl
     checked = {}
     for i, client in enumerate(task.clients):
         if client.evaluated:
-            parts = [_check(task, client, part, value, label) for part, value in zip(PARTS, pairs[i], strict=True)]
-            checked[i] = (parts[0], parts[1])
+            (val, test), place = pairs[i], f"{label}: client {client.name!r}"
+            outputs = check_outputs(task, val, len(client.val_x), f"{place}: val")
+            checked[i] = (outputs, check_outputs(task, test, len(client.test_x), f"{place}: test"))
     return checked
 
 
@@ -78,12 +78,6 @@ def pair_up(task: ContestTask, predictions: Any, label: str = "") -> list[Any]:
         if client.evaluated and not (isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2):
             raise ContestantFailed(f"{place}client {client.name!r}", "it gave no pair (val, test) of predictions")
     return pairs
-
-
-def _check(task: ContestTask, client: ContestClient, part: str, value: Any, label: str) -> np.ndarray:
-    """The predictions of a client for a part of its rows, float64 [m, K]."""
-    rows = len(client.val_x if part == "val" else client.test_x)
-    return check_outputs(task, value, rows, f"{label}: client {client.name!r}: {part}")
 
 
 def check_outputs(task: ContestTask, value: Any, rows: int, place: str) -> np.ndarray:

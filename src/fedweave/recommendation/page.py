@@ -123,29 +123,18 @@ def _first_screen(advice: Advice, study: results.Study, metric: str) -> dict[str
         word = str(row["verdict_local"]).replace("no verdict", "")
         difference = f"{SYMBOLS.get(word, '')} {format_change(row['over_local'], metric)}"
         local = Cell(difference if word in SYMBOLS and word else "", style=CSS_CLASSES.get(word, ""))
-        rows.append(
-            BoardRow(
-                row["label"],
-                series,
-                MARKS.get(row["verdict"], row["verdict"]),
-                Cell(format_score(row["mean"], np.nan, metric)),
-                place,
-                Cell(results.format_interval(row["low"], row["high"], metric)),
-                {"vs_local": local},
-                "",
-            )
-        )
+        mark, score = MARKS.get(row["verdict"], row["verdict"]), Cell(format_score(row["mean"], np.nan, metric))
+        interval = Cell(results.format_interval(row["low"], row["high"], metric))
+        rows.append(BoardRow(row["label"], series, mark, score, place, interval, {"vs_local": local}, ""))
     drawn = picture.draw(board, rows, results.controls(study), margin, float(leads.iloc[0]) if len(leads) else None)
-    interval = "95 % interval" + " over clients" * int(len(advice.facts["seeds"]) == 1)
-    exceptions = sorted({name for names in advice.facts["own"].values() for name in names})
-    note = "Against Local: clients that do worse on validation rows keep their own model." if exceptions else ""
+    note = "Against Local: clients that do worse on validation rows keep their own model."
     return {
         "picture": drawn,
         "metric": metric,
         "higher_is_better": study.runs[0].higher_is_better,
-        "interval": interval,
+        "interval": "95 % interval" + " over clients" * int(len(advice.facts["seeds"]) == 1),
         "margin": margin.describe(metric),
-        "note": note,
+        "note": note if any(advice.facts["own"].values()) else "",
     }
 
 
@@ -219,24 +208,16 @@ def _format_share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]
 def _curve(advice: Advice, study: results.Study, metric: str) -> str:
     """Validation score by round of the recommended method and local training."""
     runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
-    selection = [
-        runs[name]
-        for name in dict.fromkeys((advice.method, advice.facts["rival"], advice.facts["alone"]))
-        if name in runs
-    ]
+    names = dict.fromkeys((advice.method, advice.facts["rival"], advice.facts["alone"]))
+    selection = [runs[name] for name in names if name in runs]
     reported = results.reported_curves(results.curves(study), selection, "val")
     labels = [run.label for run in selection]
     return plots.convergence(reported, plots.assign_styles(labels, labels), metric, bold=labels)
 
 
 def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:
-    return {
-        **row,
-        "settings": row["settings"] or "declared",
-        "validation": format_score(row["validation"], np.nan, metric),
-        "seconds": _format_number(row["seconds"]),
-        "mib": _format_number(row["mib"]),
-    }
+    shown = {"settings": row["settings"] or "declared", "validation": format_score(row["validation"], np.nan, metric)}
+    return {**row, **shown, **{name: _format_number(row[name]) for name in ("seconds", "mib")}}
 
 
 def _format_number(value: float) -> str:

@@ -53,12 +53,9 @@ def answer(study: Study, tables: Tables, task: str) -> TaskAnswers:
     board, tests = (table[table["task"] == task] for table in (tables.board, tables.significance))
     board = board[board["mean"].notna() & (board["mark"] != GRAPH_CONTROL)]
     if board.empty:
-        return TaskAnswers(
-            Answer("Best", "None", "no method reached a finite score", "loss"),
-            Answer("Does collaboration pay?", "Open", "no method reached a finite score", "open"),
-            Answer("Deploy", "Nothing", "no method reached a finite score", "loss"),
-            "",
-        )
+        why = "no method reached a finite score"
+        pays, deploy = Answer("Does collaboration pay?", "Open", why, "open"), Answer("Deploy", "Nothing", why, "loss")
+        return TaskAnswers(Answer("Best", "None", why, "loss"), pays, deploy, "")
     reason = short_reason(results.by_task(study)[task], tests)
     controls = tables.controls[tables.controls["task"] == task]
     margin = study.margin(str(board["metric"].iloc[0]))
@@ -92,10 +89,8 @@ def _best(board: pd.DataFrame, reason: str) -> Answer:
     else:
         words = [f"{join_names(others['equivalent'])} equivalent"] if others["equivalent"] else []
         words += [f"open against {join_names(others['open'])}"] if others["open"] else []
-        text, style = (
-            f"leads with {score}; {'; '.join(words) or 'not shown to be better than every other method'}",
-            "open",
-        )
+        rest = "; ".join(words) or "not shown to be better than every other method"
+        text, style = f"leads with {score}; {rest}", "open"
     return Answer("Best", str(row["method"]), text, style)
 
 
@@ -174,13 +169,13 @@ def _deploy(board: pd.DataFrame, pays: str, reason: str) -> Answer:
     row = equal.loc[sent.idxmin()]
     traffic = f"{results.format_mib(sent.min() / results.MIB)} MiB a seed"
     if len(equal) > 1:
-        return Answer(
-            "Deploy", str(row["method"]), f"the least traffic ({traffic}) of {len(equal)} equivalent methods", "win"
-        )
-    why = "no other method is shown to be as good"
-    if as_good.sum() > 1:
-        why = f"the only one of {as_good.sum()} equivalent methods that is shown to be better than Local"
-    return Answer("Deploy", str(row["method"]), f"{why}; it sends {traffic}", "win")
+        why = f"the least traffic ({traffic}) of {len(equal)} equivalent methods"
+    elif as_good.sum() > 1:
+        only = f"the only one of {as_good.sum()} equivalent methods"
+        why = f"{only} that is shown to be better than Local; it sends {traffic}"
+    else:
+        why = f"no other method is shown to be as good; it sends {traffic}"
+    return Answer("Deploy", str(row["method"]), why, "win")
 
 
 def _difference(test: Mapping[str, Any], row: Mapping[str, Any]) -> str:

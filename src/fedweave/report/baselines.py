@@ -41,19 +41,11 @@ def _sentences(task: str, board: pd.DataFrame, rules: pd.DataFrame, higher: bool
         control = f"{rule['control']} ({format_score(rule['mean'], np.nan, metric)}{unit(metric)})"
         if below and len(below) == len(finite):
             best = finite.iloc[0]
-            score = format_score(best["mean"], np.nan, metric)
-            yield (
-                f"{task}: no method is better than the control {control}; the best, {best['method']}, has {score}.",
-                True,
-            )
+            end = f"the best, {best['method']}, has {format_score(best['mean'], np.nan, metric)}"
+            yield f"{task}: no method is better than the control {control}; {end}.", True
         elif below:
-            verb = "is" if len(below) == 1 else "are"
-            yield (
-                f"{task}: {len(below)} of {format_count(len(finite), 'method')} {verb} not better "
-                f"than the control {control}: "
-                f"{join_names(below)}.",
-                False,
-            )
+            count = f"{len(below)} of {format_count(len(finite), 'method')} {'is' if len(below) == 1 else 'are'}"
+            yield f"{task}: {count} not better than the control {control}: {join_names(below)}.", False
 
 
 def upper_bound(study: Study, tables: Tables) -> list[str]:

@@ -119,18 +119,14 @@ def _learned_graphs(study: Study, tables: Tables) -> list[SummaryLine]:
     sentences = []
     for task, part in tests.groupby("task", sort=False):
         words: dict[str, list[str]] = {word: [] for word in LEARNED}
+        metric = metrics[task]
         for test in part.to_dict("records"):
-            change = format_change(test["difference"], metrics[task])
-            interval = format_change_interval(test["low"], test["high"], metrics[task])
+            change = format_change(test["difference"], metric)
+            interval = format_change_interval(test["low"], test["high"], metric)
             numbers = f" ({change}, 95 % interval {interval})" if pd.notna(test["p_adjusted"]) else ""
             words[outcome(test, test["method"])].append(f"{test['other']}{numbers}")
-        metric = metrics[task]
-        within = f" within {study.margin(metric).describe(metric)}"
-        clauses = [
-            f"{LEARNED[word]} {join_names(names)}{within * (word == 'equivalent')}"
-            for word, names in words.items()
-            if names
-        ]
+        within = {"equivalent": f" within {study.margin(metric).describe(metric)}"}
+        clauses = [f"{LEARNED[word]} {join_names(some)}{within.get(word, '')}" for word, some in words.items() if some]
         sentences.append(f"{task}: {'; '.join(clauses)}.")
     return [SummaryLine("Learned graphs", tuple(sentences))] if sentences else []
 

@@ -28,18 +28,14 @@ def graph_figures(
 
     They are ordered by separation of the groups, then by variation between rows.
     """
-    runs_with_graphs = [
-        (run, final_graphs)
-        for run in runs
-        if (final_graphs := results.reported_graphs(run, chosen[chosen["run"] == run.name], stored[run.name]))
-    ]
-    for run, final_graphs in sorted(runs_with_graphs, key=lambda item: _order(item[0], measures)):
+    for run in sorted(runs, key=lambda run: _order(run, measures)):
+        final_graphs = results.reported_graphs(run, chosen[chosen["run"] == run.name], stored[run.name])
+        if not final_graphs:
+            continue
         graphs = final_graphs[0][0]
         weights = np.mean([seed_graphs.weights[index].mean(0) for seed_graphs, index in final_graphs], axis=0)
-        group = graphs.group
-        figure = plots.graph(
-            weights, names_of(run, len(weights)), group, [] if group is None else run.group_names(group)
-        )
+        titles = [] if graphs.group is None else run.group_names(graphs.group)
+        figure = plots.graph(weights, names_of(run, len(weights)), graphs.group, titles)
         main = PageFigure(run.label, figure, _caption(run, weights, final_graphs, measures))
         yield {"title": run.label, "main": main, "steps": _steps(run, graphs)}
 
@@ -47,11 +43,8 @@ def graph_figures(
 def names_of(run: Run, count: int) -> list[str]:
     """Names of `count` clients; numbers alone where the data have no names."""
     names = _full_names(run, count)
-    return (
-        [name.removeprefix(DEFAULT_PREFIX) for name in names]
-        if all(name.startswith(DEFAULT_PREFIX) for name in names)
-        else names
-    )
+    has_names = not all(name.startswith(DEFAULT_PREFIX) for name in names)
+    return names if has_names else [name.removeprefix(DEFAULT_PREFIX) for name in names]
 
 
 def _full_names(run: Run, count: int) -> list[str]:
@@ -72,17 +65,12 @@ def _caption(run: Run, weights: np.ndarray, final_graphs: Sequence[tuple[Graphs,
     others = np.where(np.eye(len(weights), dtype=bool), 0.0, weights)
     rounds = sorted({graphs.rounds[index] for graphs, index in final_graphs})
     phrases = [f"AUC for own group {auc:.2f}"] if np.isfinite(auc) else []
-    phrases += (
-        [f"variation between rows {100 * variation:.{0 if variation >= 0.1 else 1}f} %"]
-        if np.isfinite(variation)
-        else []
-    )
-    sources = _value(run, measures, SOURCES)
-    phrases += [f"{sources:.1f} effective sources"] if np.isfinite(sources) else []
-    phrases += [
-        f"weight on itself {np.diag(weights).mean():.2g}",
-        f"between two clients up to {others.max(initial=0.0):.2g}",
-    ]
+    if np.isfinite(variation):
+        phrases.append(f"variation between rows {100 * variation:.{0 if variation >= 0.1 else 1}f} %")
+    if np.isfinite(sources := _value(run, measures, SOURCES)):
+        phrases.append(f"{sources:.1f} effective sources")
+    phrases.append(f"weight on itself {np.diag(weights).mean():.2g}")
+    phrases.append(f"between two clients up to {others.max(initial=0.0):.2g}")
     when = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
     seeds = f"{len(final_graphs)} seeds" if len(final_graphs) > 1 else f"seed {final_graphs[0][0].seed}"
     return f"{'; '.join(phrases)}. {seeds}, {when}."

@@ -1,6 +1,7 @@
 """Tables and figures on the methods of one task: weights, diagnostics, groups of clients, traffic."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -53,14 +54,10 @@ def shares(measures: pd.DataFrame) -> Iterable[TextTable]:
         stages = dict(zip(table["stage"], table["round"], strict=True))
         cells = table.set_index(["part", "quantity", "stage"])[["value", "printed"]].sort_index()
         parts = [part for part in dict.fromkeys(table["part"]) if part == "all" or not _equals_all_layers(cells, part)]
-        rows = [
-            [
-                kind if part == "all" else f"{kind}, {part} layers",
-                *(_format_weight(cells.loc[(part, quantity, stage)]) for stage in stages),
-            ]
-            for part in parts
-            for quantity, kind in KINDS.items()
-        ]
+        rows = []
+        for part, (quantity, kind) in product(parts, KINDS.items()):
+            weights_of_kind = [_format_weight(cells.loc[(part, quantity, stage)]) for stage in stages]
+            rows.append([kind if part == "all" else f"{kind}, {part} layers", *weights_of_kind])
         when = f"After {', '.join(f'{round:.3g}' for round in stages.values())} rounds."
         printed = " In brackets what the paper prints." if table["printed"].notna().any() else ""
         yield TextTable(str(method), ["weight of", *stages], rows, when + printed)
@@ -107,8 +104,6 @@ def cohorts(table: pd.DataFrame) -> TextTable | None:
 def leak_notes(table: pd.DataFrame, task: str) -> list[str]:
     """A line for every run of the task that trained on test rows."""
     rows = table[(table["leak"] == "training") & (table["task"] == task)]
-    return [
-        f"{row['method']} trained on test rows and is compared with nothing: "
-        f"{format_score(row['mean'], row['std'], row['metric'])}."
-        for row in rows.to_dict("records")
-    ]
+    start = "trained on test rows and is compared with nothing"
+    scores = [format_score(row["mean"], row["std"], row["metric"]) for row in rows.to_dict("records")]
+    return [f"{method} {start}: {score}." for method, score in zip(rows["method"], scores, strict=True)]

@@ -66,19 +66,10 @@ def draw(
     for row in controls[controls["mean"].notna()].to_dict("records"):
         place = (row["mean"] - low) * scale
         outside = "left" if place < 0 else "right" if place > 100 else ""
-        points.append(
-            ControlPoint(
-                f"{row['control']}", float(np.clip(place, 0, 100)), format_score(row["mean"], np.nan, metric), outside
-            )
-        )
-    return Picture(
-        shown,
-        [row for row in rows if row not in shown],
-        points,
-        _ticks(low, high),
-        (left, right - left) if half else (),
-        (leader - low) * scale,
-    )
+        score, place = format_score(row["mean"], np.nan, metric), float(np.clip(place, 0, 100))
+        points.append(ControlPoint(f"{row['control']}", place, score, outside))
+    folded, band = [row for row in rows if row not in shown], (left, right - left) if half else ()
+    return Picture(shown, folded, points, _ticks(low, high), band, (leader - low) * scale)
 
 
 def _ticks(low: float, high: float) -> list[tuple[float, str]]:

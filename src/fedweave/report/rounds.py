@@ -33,17 +33,14 @@ def round_figures(
     grey = " In colour the best methods and the controls, in grey the others." if {*curves["method"]} - {*bold} else ""
     cut = "" if higher_is_better(metric) else " An error far above the others is cut off at the top."
     caption = f"Mean over clients; the band is one standard deviation over seeds.{grey}{cut}"
-    tests = parts["Test, as reported"].merge(pd.concat([_cumulative_cost(run) for run in runs]), on=["run", "round"])
-    series = [(title, part, "round") for title, part in parts.items()] + [
-        (title, tests, name) for title, name in COSTS.items()
-    ]
     first = parts["Test, as reported"]
-    narrow = (
-        {"Test, as reported": plots.convergence(first, styles, metric, bold=bold, narrow=True)} if len(first) else {}
-    )
+    tests = first.merge(pd.concat([_cumulative_cost(run) for run in runs]), on=["run", "round"])
+    series = [(title, part, "round") for title, part in parts.items()]
+    series += [(title, tests, name) for title, name in COSTS.items()]
+    narrow = plots.convergence(first, styles, metric, bold=bold, narrow=True) if len(first) else ""
     return [
-        PageFigure(title, plots.convergence(part, styles, metric, name, bold), caption, narrow.get(title, ""))
-        for title, part, name in series
+        PageFigure(title, plots.convergence(part, styles, metric, x, bold), caption, narrow if part is first else "")
+        for title, part, x in series
         if len(part)
     ]
 
@@ -52,5 +49,5 @@ def _cumulative_cost(run: Run) -> pd.DataFrame:
     """Traffic and time of a run up to each round, averaged over seeds."""
     totals = run.rounds.groupby("round")[["bytes_up", "bytes_down", "seconds"]].mean().cumsum()
     traffic = (totals["bytes_up"] + totals["bytes_down"]) / results.MIB
-    columns = {"MiB sent so far, both ways": traffic, "seconds so far, without evaluation": totals["seconds"]}
+    columns = dict(zip(COSTS.values(), (traffic, totals["seconds"]), strict=True))
     return pd.DataFrame(columns).reset_index().assign(run=run.name)

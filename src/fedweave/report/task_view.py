@@ -62,7 +62,7 @@ def view(
         "higher_is_better": runs[0].higher_is_better,
         "columns": columns_of(board, ordered, significance),
         "rows": rows,
-        "controls": _controls(controls),
+        "controls": [(row["method"], row["score"]) for row in results.control_rows(controls)],
         "curves": round_figures(curves, ordered, styles, metric, coloured_methods(board)),
         "clients": _clients(ordered, tables.clients, styles),
         "cost": _cost(board, styles, metric),
@@ -108,13 +108,12 @@ def _facts(task: str, runs: list[Run]) -> list[tuple[str, str]]:
     rounds = _format_range(run.trained_rounds for run in runs)
     points = sorted({POINTS.get(run.info["point"], run.info["point"]) for run in runs})
     rules = sorted({RULES.get(run.info["select"], run.info["select"]) for run in runs})
+    clients, evaluated = len(runs[0].client_names), len(runs[0].evaluated_clients)
+    parameters = _format_range(run.info.get("parameters", 0) for run in runs)
     return [
         ("task", task),
-        ("clients", _client_count(runs[0])),
-        (
-            "model",
-            f"{model.get('name', '?')}, {_format_range(run.info.get('parameters', 0) for run in runs)} parameters",
-        ),
+        ("clients", str(clients) if evaluated == clients else f"{clients}, {evaluated} of them evaluated"),
+        ("model", f"{model.get('name', '?')}, {parameters} parameters"),
         ("training", f"{rounds} round{'s' * (rounds != '1')}, {local}"),
         ("seeds", _format_range(run.evaluations["seed"].nunique() for run in runs)),
         ("selected", "; ".join(rules)),
@@ -130,21 +129,10 @@ def _tests(runs: list[Run], clients: pd.DataFrame, margin: str) -> list[tuple[st
     return ([("test" if test else "interval", words)] if words else []) + equivalent
 
 
-def _client_count(run: Run) -> str:
-    """How many clients a task has, and how many of them are evaluated."""
-    total, evaluated = len(run.client_names), len(run.evaluated_clients)
-    return str(total) if evaluated == total else f"{total}, {evaluated} of them evaluated"
-
-
 def _format_range(numbers: Iterable[int]) -> str:
     values = list(numbers)
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _controls(table: pd.DataFrame) -> list[tuple[str, str]]:
-    """Name and score of every control without a rank."""
-    return [(row["method"], row["score"]) for row in results.control_rows(table)]
 
 
 def _cost(board: pd.DataFrame, styles: Mapping[str, SeriesStyle], metric: str) -> PageFigure:
@@ -153,16 +141,12 @@ def _cost(board: pd.DataFrame, styles: Mapping[str, SeriesStyle], metric: str) -
     return PageFigure("Score against cost", figure, caption)
 
 
-def _metric_notes(runs: list[Run], clients: pd.DataFrame) -> list[str]:
-    """Which rounds are scored, where another metric chose them, and which clients are scored."""
-    chosen_by = runs[0].info.get("selected_by")
-    rounds = [f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data."]
-    return [*(rounds if chosen_by else []), *client_notes(runs, clients)]
-
-
 def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[str]:
     notes = list(dict.fromkeys(str(run.info["note"]) for run in runs if run.info.get("note")))
-    notes += [*contestant_notes(runs), *_metric_notes(runs, tables.clients)]
+    notes += contestant_notes(runs)
+    if chosen_by := runs[0].info.get("selected_by"):
+        notes.append(f"Scores by {runs[0].info['metric']} are at the rounds that {chosen_by} chose on validation data.")
+    notes += client_notes(runs, tables.clients)
     for reason in dict.fromkeys(run.shortfall for run in runs if run.shortfall):
         labels = [run.label for run in runs if run.shortfall == reason]
         who = "" if len(labels) == len(runs) else f" ({', '.join(labels)})"
@@ -185,11 +169,8 @@ def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[st
 def _incidents(runs: list[Run]) -> list[str]:
     """Notes on uploads: how many were dropped as broken, and which were differentially private."""
     dropped = [f"{run.label} {run.info['dropped']}" for run in runs if run.info.get("dropped")]
-    private = [
-        f"{run.label} ε = {run.info['epsilon']:.3g} at δ = {run.info['delta']:g}"
-        for run in runs
-        if run.info.get("epsilon")
-    ]
+    trained_privately = [run for run in runs if run.info.get("epsilon")]
+    private = [f"{one.label} ε = {one.info['epsilon']:.3g} at δ = {one.info['delta']:g}" for one in trained_privately]
     notes = [f"Broken uploads that the server dropped: {', '.join(dropped)}."] if dropped else []
     return notes + ([f"Differentially private uploads, worst seed: {', '.join(private)}."] if private else [])
 
@@ -209,9 +190,8 @@ def _gains(runs: Sequence[Run], table: pd.DataFrame, method: str) -> PageFigure 
         return None
     arguments = (differences[run.name], list(run.client_names), str(run.info["metric"]))
     caption = f"{run.label} against Local, mean over seeds, one dot a client. Single clients are not tested."
-    return PageFigure(
-        "Who gains and who loses", plots.client_gains(*arguments), caption, plots.client_gains(*arguments, narrow=True)
-    )
+    wide, narrow = (plots.client_gains(*arguments, narrow=narrow) for narrow in (False, True))
+    return PageFigure("Who gains and who loses", wide, caption, narrow)
 
 
 def client_ticks(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -226,9 +206,8 @@ def _labels(path: Path, run: Run) -> PageFigure | None:
     counts = optional_files.label_counts(path)
     if not counts:
         return None
-    return PageFigure(
-        "Labels", plots.labels(*counts, graphs.names_of(run, len(counts[0]))), "Rows of each label that a client holds."
-    )
+    figure = plots.labels(*counts, graphs.names_of(run, len(counts[0])))
+    return PageFigure("Labels", figure, "Rows of each label that a client holds.")
 
 
 def _ranks(ranks: pd.DataFrame, task: str, blocks: str) -> PageFigure | None:
