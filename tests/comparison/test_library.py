@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -52,9 +51,7 @@ def test_the_examples_in_docstrings_run() -> None:
     from fedweave.recommendation import budget, groups, per_client
     from fedweave.recommendation import recommend as recommendation
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for module in (compare, federation, progress, budget, groups, per_client, recommendation):
-            outcome = doctest.testmod(module)
-            assert outcome.attempted
-            assert not outcome.failed
+    for module in (compare, federation, progress, budget, groups, per_client, recommendation):
+        outcome = doctest.testmod(module)
+        assert outcome.attempted
+        assert not outcome.failed

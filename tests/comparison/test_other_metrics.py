@@ -1,6 +1,5 @@
 """Runs with another metric: at training, from stored predictions, and next to controls without a model."""
 
-import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from fedweave.runs import predictions
 from fedweave.tensors.torchvision import declare_operators
 from tests.fake_results import leaders_line
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 DRAWS = np.random.default_rng(8)
 OWNER = np.repeat(["Ann", "Bob", "Cy", "Dan"], 60)
 X = DRAWS.normal(size=(240, 3)).astype(np.float32)
@@ -45,9 +45,7 @@ def people() -> fw.Federation:
 
 
 def compare(metric: object = None, **options: object) -> fw.Comparison:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fw.compare(people(), ["local", "fedavg"], seeds=2, metric=metric, **QUIET, **options, tune=0)
+    return fw.compare(people(), ["local", "fedavg"], seeds=2, metric=metric, **QUIET, **options, tune=0)
 
 
 @pytest.fixture(scope="module")
@@ -185,9 +183,8 @@ def test_validation_rows_must_define_a_metric_that_chooses_the_round() -> None:
     draws = np.random.default_rng(0)
     part = np.resize(["train", "train", "val", "test"], 120)
     labels = np.where(part == "val", 0, np.arange(120) // 4 % 2)
-    federation = fw.Federation.from_arrays(
-        draws.normal(size=(120, 2)), labels, client=np.repeat(["a", "b", "c"], 40), split=part
-    )
+    x, client = draws.normal(size=(120, 2)), np.repeat(["a", "b", "c"], 40)
+    federation = fw.Federation.from_arrays(x, labels, client=client, split=part)
     with pytest.raises(fw.BadInput, match="roc_auc is not a number for the val rows of any client"):
         fw.fit("local", federation, metric="roc_auc", **QUIET)
     run = fw.fit("local", federation, metric="roc_auc", evaluate={"select": "last"}, **QUIET)
@@ -254,16 +251,8 @@ def test_a_method_below_a_control_is_named_first() -> None:
 
 
 def test_forecasts_have_the_last_value_and_the_mean_as_controls() -> None:
-    series = fw.Federation.from_dataset(
-        "us-income",
-        "natural",
-        clients=48,
-        window=5,
-        horizon=5,
-        gap=4,
-        split={"train": 0.5, "val": 0.2, "test": 0.3},
-        normalize="standard",
-    )
+    options = {"window": 5, "horizon": 5, "gap": 4, "split": {"train": 0.5, "val": 0.2, "test": 0.3}}
+    series = fw.Federation.from_dataset("us-income", "natural", clients=48, normalize="standard", **options)
     done = fw.compare(series, ["local"], model="tpt_mlp", seeds=1, **{**QUIET, "rounds": 1}, tune=0)
     rules = done.controls().set_index("control")["mean"]
     assert rules["Last value"] == pytest.approx(0.0093, abs=5e-5)  # as docs/datasets/us-income.md says
@@ -295,14 +284,8 @@ def test_functions_and_scorers(plain: fw.Comparison) -> None:
     weighted = [make_scorer(fbeta_score, beta=beta) for beta in (0.5, 2)]
     betas = [plain.with_metric(scorer) for scorer in weighted]
     assert [one.metric for one in betas] == ["sklearn_fbeta_score_beta_0_5", "sklearn_fbeta_score_beta_2"]
-    for name in (
-        "correlation",
-        "sklearn_matthews_corrcoef",
-        "sklearn_log_loss",
-        *(one.metric for one in betas),
-        tensors.metric,
-        "torchmetrics_BinaryAUROC",
-    ):
+    names = ("correlation", "sklearn_matthews_corrcoef", "sklearn_log_loss", "torchmetrics_BinaryAUROC")
+    for name in (*names, tensors.metric, *(one.metric for one in betas)):
         del METRICS[name]
 
 

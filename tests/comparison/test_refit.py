@@ -1,7 +1,6 @@
 """Models that predict are trained on training and validation rows; scores stay those of the training rows alone."""
 
 import json
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 import fedweave as fw
 from fedweave.files.atomic import load_tensors
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 QUIET: dict[str, Any] = {"progress": False, "device": "cpu", "executor": "loop", "central": False, "lr": 0.2}
 
 
@@ -28,9 +28,7 @@ def federation() -> fw.Federation:
 
 
 def compare(data: fw.Federation, method: Any = "ditto", **arguments: Any) -> fw.Comparison:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return fw.compare(data, [method], rounds=4, seeds=[3], **{**QUIET, **arguments})
+    return fw.compare(data, [method], rounds=4, seeds=[3], **{**QUIET, **arguments})
 
 
 def test_the_models_are_those_of_a_training_on_both_kinds_of_rows_up_to_the_chosen_round(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import doctest
 import json
-import warnings
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedweave.contestants.exchange import write_task
 from fedweave.errors import BadInput
 from tests import convex
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 CLIENTS, ROWS, ROUNDS, RATE = 4, 60, 30, 0.5
 
 FEDAVG = """
@@ -92,21 +93,9 @@ def compared(federation, tmp_path_factory):
         c.estimator(LogisticRegression()),
         c.program("python mine.py", folder=folder, timeout=300),
     ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fw.compare(
-            federation,
-            methods,
-            model=lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k)),
-            rounds=ROUNDS,
-            batch_size=0,
-            lr=RATE,
-            seeds=2,
-            metric="log_loss",
-            central=False,
-            progress=False,
-            out=folder / "out",
-        )
+    options = {"rounds": ROUNDS, "batch_size": 0, "lr": RATE, "metric": "log_loss", "central": False}
+    options["model"] = lambda shape, k: nn.Sequential(nn.Flatten(), nn.Linear(4, k))
+    return fw.compare(federation, methods, seeds=2, progress=False, out=folder / "out", **options)
 
 
 def test_a_contestant_that_is_a_control_has_its_score_to_the_last_digit(compared):
@@ -156,9 +145,7 @@ def with_gradient(task):
 def test_a_function_that_leaves_python_ends_alone(federation):
     """As a script that calls `sys.exit` does; a tensor that has a gradient is as good as one without."""
     functions = [fw.contestants.function(code) for code in (base_rate, with_gradient, leave)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        result = fw.compare(federation, functions, rounds=1, seeds=1, tune=0, central=False, progress=False)
+    result = fw.compare(federation, functions, rounds=1, seeds=1, tune=0, central=False, progress=False)
     assert "leave: it ended with SystemExit: no data" in result.lost
     means = result.leaderboard().set_index("method")["mean"]
     assert means["with_gradient"] == pytest.approx(means["base_rate"])
@@ -169,9 +156,8 @@ def test_a_failing_estimator_names_its_client():
     x, client = np.arange(126.0)[:, None] % 7, ["a", "b"] * 60 + ["small"] * 6
     federation = fw.Federation.from_arrays(x, np.arange(126) // 2 % 2, client=client)
     model = fw.contestants.estimator(CalibratedClassifierCV(LogisticRegression()), name="calibrated")
-    with pytest.raises(
-        RuntimeError, match="calibrated: client 'small': CalibratedClassifierCV ended with ValueError: "
-    ):
+    failure = "calibrated: client 'small': CalibratedClassifierCV ended with ValueError: "
+    with pytest.raises(RuntimeError, match=failure):
         fw.fit(model, federation, rounds=1, progress=False)
 
 
@@ -199,7 +185,6 @@ def constant(share):
     return fw.contestants.function(predict_share, settings={"level": 1.0})
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_contestants_of_one_name_run_their_own_code():
     """As estimators of one class with other arguments. All ran the code of the last one, under the names of all."""
     x, client = np.arange(120.0)[:, None] % 7, ["a", "b", "c"] * 40
@@ -272,12 +257,8 @@ def test_no_target_of_a_test_row_is_handed_out(task, tmp_path: Path):
     assert all(getattr(c, name).base is None for c in task.clients for name in arrays)
     write_task(task, tmp_path / "task")
     files = sorted(str(p.relative_to(tmp_path / "task")) for p in (tmp_path / "task").rglob("*") if p.is_file())
-    names = [
-        f"clients/{i}/{part}.{kind}"
-        for i in range(CLIENTS)
-        for part in ("test", "train", "val")
-        for kind in ("csv", "npz", "parquet")
-    ]
+    parts = product(range(CLIENTS), ("test", "train", "val"), ("csv", "npz", "parquet"))
+    names = [f"clients/{i}/{part}.{kind}" for i, part, kind in parts]
     assert files == [*names, "task.json"]
     for i in range(CLIENTS):
         place = tmp_path / "task" / "clients" / str(i)
@@ -310,10 +291,7 @@ def test_tables_read_back_to_the_same_bits(task, tmp_path: Path):
         (lambda c: c.program("python -c 1", name="a", uses=["no-such"]), "no-such is not there"),
         (lambda c: c.program("python -c 1", name="a b"), "'a b' is not a name"),
         (lambda c: c.function(3), "3 is not a function"),
-        (
-            lambda c: c.function(crash, settings=["depth"]),
-            r"settings: \['depth'\] is not a mapping; give \{name: value\}",
-        ),
+        (lambda c: c.function(crash, settings=["x"]), r"settings: \['x'\] is not a mapping; give \{name: value\}"),
         (lambda c: c.estimator(LogisticRegression), "is not an estimator"),
         (lambda c: c.estimator(LogisticRegression(), "all"), "'all' is unknown"),
     ],
@@ -346,15 +324,8 @@ def oracle(task):
 
 
 def test_recommend_judges_contestants_in_the_last_comparison(federation, tmp_path: Path):
-    advice = fw.recommend(
-        federation,
-        [fw.contestants.function(oracle), fw.contestants.function(crash)],
-        rounds=2,
-        seeds=2,
-        settings=1,
-        progress=False,
-        out=tmp_path / "out",
-    )
+    methods = [fw.contestants.function(code) for code in (oracle, crash)]
+    advice = fw.recommend(federation, methods, rounds=2, seeds=2, settings=1, progress=False, out=tmp_path / "out")
     board = advice.board.set_index("method")
     assert {*board.index} == {"local", "fedavg", "fedavg_ft", "oracle"}
     assert board.index[0] == "oracle"
@@ -412,8 +383,6 @@ def test_a_program_can_compute_the_unit_of_the_targets(tmp_path: Path):
 
 
 def test_the_example_in_the_docstring_runs():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        outcome = doctest.testmod(fw.contestants)
+    outcome = doctest.testmod(fw.contestants)
     assert outcome.attempted
     assert not outcome.failed

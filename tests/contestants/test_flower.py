@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import warnings
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from fedweave.errors import BadInput
 from tests import convex
 from tools.guides import ROOT, guide
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 APP = Path(__file__).with_name("flower_app")
 
 
@@ -47,9 +47,7 @@ def test_the_guide_has_a_board_with_a_flower_app_an_estimator_a_program_and_six_
     for name, text in steps.files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        exec(steps.script.replace("methods = [", f"{line}\nmethods = [", 1), {"__name__": "guide"})
+    exec(steps.script.replace("methods = [", f"{line}\nmethods = [", 1), {"__name__": "guide"})
     methods = {"local", "fedavg", "fedavg_ft", "fedprox", "ditto", "fedper"}
     contestants = {"nearest_mean", "LogisticRegression", "mine", "flower_app"}
     assert {*fw.load("board").methods} == methods | contestants

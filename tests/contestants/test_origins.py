@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from fedweave.contestants.sandbox import find_problem
 from fedweave.errors import BadInput, ContestantFailed
 
 WINDOW, HORIZON = 4, 3
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 PAGE = Path(__file__).parents[2].joinpath("docs", "contestants.md").read_text(encoding="utf-8")
 START = """
 import json, sys
@@ -78,18 +78,8 @@ def series() -> fw.Federation:
 
 
 def compare(federation: fw.Federation, contestants: list, methods: tuple[str, ...] = ("local",)) -> fw.Comparison:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fw.compare(
-            federation,
-            [*methods, *contestants],
-            rounds=1,
-            seeds=1,
-            tune=0,
-            central=False,
-            evaluate={"select": "last"},
-            progress=False,
-        )
+    options = {"rounds": 1, "seeds": 1, "tune": 0, "central": False, "evaluate": {"select": "last"}}
+    return fw.compare(federation, [*methods, *contestants], progress=False, **options)
 
 
 def last_value(task: ContestTask):

@@ -192,11 +192,7 @@ def test_predictions_in_parquet(tmp_path: Path, table: dict | pd.DataFrame | Non
         ("curves.csv", f"round,name,value\n{10**30},a,1\n", "me: curves: it gave (10"),
         ("graph.csv", "nan,1\n1,1\n", "me: graph: it gave [2, 2]; give finite weights [2, 2]"),
         ("graph.csv", "", "me: graph: it gave [0, 1]; give finite weights [2, 2]"),
-        (
-            "clients/1/test.csv",
-            "p1,p2\n" + "0,1\n" * 9,
-            "clients/1/test.csv: it cannot be read: 'it has more than 3 rows'",
-        ),
+        ("clients/1/test.csv", "p1,p2\n" + "0,1\n" * 9, "test.csv: it cannot be read: 'it has more than 3 rows'"),
     ],
 )
 def test_notes_that_nobody_can_use_are_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -374,9 +370,8 @@ def test_a_sandbox_closes_everything_but_what_a_program_needs(tmp_path: Path) ->
     closed = {name for name, state in lines[True].items() if state == "closed"}
     assert {*lines[True]} - closed == {"own", "used", "temporary"}
     assert {"sibling", "folder", "create", "signal", "network"} <= closed
-    assert all(
-        lines[False][name] == "open" for name in ("sibling", "folder", "create", "variables", "signal", "network")
-    )
+    for name in ("sibling", "folder", "create", "variables", "signal", "network"):
+        assert lines[False][name] == "open"
 
 
 CONNECTING = """
@@ -461,11 +456,8 @@ def test_a_program_may_not_fill_the_disk(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_script_in_r_is_a_contestant(tmp_path: Path) -> None:
     """As the page prints it."""
-    if (
-        subprocess.run(["Rscript", "-e", "library(jsonlite)"], capture_output=True).returncode
-        if which("Rscript")
-        else 1
-    ):
+    ask = ["Rscript", "-e", "library(jsonlite)"]
+    if not which("Rscript") or subprocess.run(ask, capture_output=True).returncode:
         pytest.skip("R with jsonlite is not installed")
     (text,) = re.findall(r"^```r\n(.*?)^```$", (ROOT / "docs" / "contestants.md").read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / "mine.R").write_text(text)

@@ -1,7 +1,6 @@
 """Raw rows: texts, categories and missing values as the user gave them, beside the inputs that methods get."""
 
 import json
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +24,7 @@ from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.runs.inputs import load_inputs
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 ROWS = 120
 WORDS = ("fast", "broken", "late", "good")
 
@@ -72,11 +72,8 @@ def of_client(federation, table, name, part):
 
 def test_rows_are_those_of_the_user_without_the_label(federation, table):
     task = catch(federation)
-    assert [(column["name"], column["kind"]) for column in task.columns] == [
-        ("age", "number"),
-        ("town", "category"),
-        ("note", "text"),
-    ]
+    kinds = {column["name"]: column["kind"] for column in task.columns}
+    assert [*kinds.items()] == [("age", "number"), ("town", "category"), ("note", "text")]
     assert task.columns[1]["values"] == ["here", "there, or\nnear"]
     for client in task.clients:
         for part in ("train", "val", "test"):
@@ -126,13 +123,8 @@ def test_rows_of_numbers_have_none(tmp_path: Path):
 
 
 def compare(federation, *contestants, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return fw.compare(
-            federation,
-            ["local", *contestants],
-            **{"rounds": 1, "seeds": 1, "tune": 0, "central": False, "progress": False, **options},
-        )
+    options = {"rounds": 1, "seeds": 1, "tune": 0, "central": False, "progress": False, **options}
+    return fw.compare(federation, ["local", *contestants], **options)
 
 
 def test_pipelines_give_what_they_give_by_hand(federation, table):
@@ -142,12 +134,8 @@ def test_pipelines_give_what_they_give_by_hand(federation, table):
     )
     mixed, words = (make_pipeline(first, LogisticRegression(C=9)) for first in (columns, TfidfVectorizer()))
     estimator = fw.contestants.estimator
-    result = compare(
-        federation,
-        estimator(mixed, raw=True, name="mixed"),
-        estimator(words, "pooled", raw="note", name="words"),
-        metric="log_loss",
-    )
+    named = estimator(mixed, raw=True, name="mixed"), estimator(words, "pooled", raw="note", name="words")
+    result = compare(federation, *named, metric="log_loss")
     parts = {
         part: [of_client(federation, table, name, part).fillna({"note": ""}) for name in federation.names]
         for part in ("train", "test")

@@ -1,6 +1,7 @@
 """The parts of a recommendation, without training: budgets, the decisions of a race, groups, paired differences."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,27 +150,17 @@ def test_the_table_of_a_rung_has_the_best_first_and_the_diverged_last(tmp_path: 
 
 def test_the_best_candidate_represents_its_method() -> None:
     table = pd.DataFrame({"candidate": ["ditto-s2", "local", "ditto"]})
-    running = [
-        Candidate("ditto", "ditto", "ditto"),
-        Candidate("ditto-s2", "ditto", "ditto", {"lam": 2.0}),
-        Candidate("local", "local", "local"),
-    ]
-    assert race.best_candidates(running, table) == [
-        Candidate("ditto", "ditto", "ditto", {"lam": 2.0}),
-        Candidate("local", "local", "local"),
-    ]
+    plain, other = Candidate("ditto", "ditto", "ditto"), Candidate("ditto-s2", "ditto", "ditto", {"lam": 2.0})
+    local = Candidate("local", "local", "local")
+    assert race.best_candidates([plain, other, local], table) == [replace(other, name="ditto"), local]
 
 
 def board(**methods: tuple[str, float, str, int]) -> pd.DataFrame:
     """A board from (verdict, score above Local, verdict against Local, bytes) of every method, and Local itself."""
     rows = {"local": ("worse", math.nan, "", 0), **methods}
     columns = ("verdict", "over_local", "verdict_local", "bytes")
-    return pd.DataFrame(
-        [
-            {"method": name, **dict(zip(columns, row, strict=True)), "models": 1, "seconds": 1.0}
-            for name, row in rows.items()
-        ]
-    )
+    table = pd.DataFrame.from_dict(rows, orient="index", columns=columns)
+    return table.rename_axis("method").reset_index().assign(models=1, seconds=1.0)
 
 
 @pytest.mark.parametrize("higher", [True, False])
@@ -234,14 +225,12 @@ def test_an_open_comparison_says_what_would_decide_it() -> None:
     """It is not taken for equality: the margin and the seeds that are needed are named."""
     made = board(ditto=("leads", 1.0, "open", 4)).assign(label="Ditto", settings="")
     for needed, end in ((9.0, " 9 seeds would decide at the variance seen."), (math.nan, "; more clients may.")):
-        test = statistics.TestedPair(
-            "ditto", "local", 1.0, -1.0, 3.0, 1.0, 0.3, 0.3, 0.5, "open", "seeds and clients", needed
-        )
+        numbers = (1.0, -1.0, 3.0, 1.0, 0.3, 0.3, 0.5)
+        test = statistics.TestedPair("ditto", "local", *numbers, "open", "seeds and clients", needed)
         advice = answers.Answers("local", "local", made, pd.DataFrame(), {"ditto": test}, "ditto", "local", "1 point")
         text = sentences.collaboration_benefit(advice, "accuracy")
-        assert text.startswith(
-            "Open: neither a difference nor equivalence within 1 point is shown. Ditto against Local"
-        )
+        start = "Open: neither a difference nor equivalence within 1 point is shown. Ditto against Local"
+        assert text.startswith(start)
         assert text.endswith(end)
 
 
@@ -392,7 +381,6 @@ def test_one_client_with_one_seed_has_no_interval() -> None:
     gain = {"share": [0.5], "gain": [1.5], "gain_low": [math.nan], "gain_high": [math.nan]}
     text = sentences.more_data(pd.DataFrame(gain), "accuracy", True)
     assert text.endswith("all training rows against half of them: accuracy 1.50 points higher (no interval).")
-    gain |= {"gain_low": [-1.0], "gain_high": [4.0]}
-    assert "(95 % interval 1.00 points lower to 4.00 points higher)." in sentences.more_data(
-        pd.DataFrame(gain), "accuracy", True
-    )
+    table = pd.DataFrame({**gain, "gain_low": [-1.0], "gain_high": [4.0]})
+    interval = "(95 % interval 1.00 points lower to 4.00 points higher)."
+    assert interval in sentences.more_data(table, "accuracy", True)

@@ -57,14 +57,15 @@ def import_maker(folder: Path, layer: str) -> Callable[..., nn.Module]:
 def test_another_process_resumes_only_with_the_same_model(tmp_path: Path) -> None:
     first, again, changed = (import_maker(tmp_path / f"{i}", layer) for i, layer in enumerate(("ReLU", "ReLU", "Tanh")))
     assert first is not again
-    Journal.open(tmp_path, build_recommender(tmp_path, model=first)._identity()).add_seconds(1.0)
-    assert Journal.open(tmp_path, build_recommender(tmp_path, model=again)._identity()).spent_seconds == 1.0
-    assert (
-        Journal.open(tmp_path, build_recommender(tmp_path, model=again, budget="1h")._identity()).spent_seconds == 1.0
-    )
+
+    def resume(**arguments: Any) -> Journal:
+        return Journal.open(tmp_path, build_recommender(tmp_path, **arguments)._identity())
+
+    resume(model=first).add_seconds(1.0)
+    assert resume(model=again).spent_seconds == resume(model=again, budget="1h").spent_seconds == 1.0
     for arguments in ({"model": changed}, {"model": first, "rounds": 51}, {"model": first, "methods": ["fedper"]}):
         with pytest.raises(BadInput, match="other data, methods or settings, or by other code"):
-            Journal.open(tmp_path, build_recommender(tmp_path, **arguments)._identity())
+            resume(**arguments)
 
 
 def test_a_larger_budget_repeats_decisions_only_if_it_allows_more(
@@ -104,17 +105,8 @@ def list_files(folder: Path) -> set[Path]:
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
     """The folder of a comparison on the terms of the last comparison of `ADVICE`."""
-    fw.compare(
-        FEDERATION,
-        ["fedper"],
-        rounds=4,
-        seeds=1,
-        evaluate={"every": 1},
-        central=False,
-        out=tmp_path,
-        progress=False,
-        tune=0,
-    )
+    options = {"rounds": 4, "seeds": 1, "tune": 0, "evaluate": {"every": 1}, "central": False, "progress": False}
+    fw.compare(FEDERATION, ["fedper"], out=tmp_path, **options)
     return tmp_path
 
 
@@ -129,9 +121,8 @@ def trained(tmp_path: Path) -> Path:
 def test_runs_on_other_terms_are_refused_before_the_race(trained: Path, terms: dict[str, Any], difference: str) -> None:
     """Nothing is trained or written."""
     before = list_files(trained)
-    with pytest.raises(
-        BadInput, match=rf"its run 'own-data-fedper' was made with other settings .*: {difference}; all"
-    ):
+    words = rf"its run 'own-data-fedper' was made with other settings .*: {difference}; all"
+    with pytest.raises(BadInput, match=words):
         fw.recommend(FEDERATION, ["ditto"], out=trained, **{**ADVICE, **terms})
     assert list_files(trained) == before
 

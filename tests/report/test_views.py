@@ -41,9 +41,8 @@ def test_methods_without_a_score_on_some_task_are_last() -> None:
     rows = [("a", "M", 80.0), ("a", "N", 70.0), ("b", "Part", 90.0), ("b", "M", 80.0), ("b", "N", np.nan)]
     board = pd.DataFrame(rows, columns=["task", "method", "mean"]).assign(metric="accuracy")
     marks = {task: dict.fromkeys(part["method"], "equivalent") for task, part in board.groupby("task")}
-    shown = [
-        (row.method, row.rank, row.part) for row in page.overview(board, marks, plots.assign_styles(["M", "N", "Part"]))
-    ]
+    rows = page.overview(board, marks, plots.assign_styles(["M", "N", "Part"]))
+    shown = [(row.method, row.rank, row.part) for row in rows]
     assert shown == [("M", "1.5", ""), ("Part", "1.0", "1 of 2 tasks"), ("N", "2.0", "1 of 2 tasks")]
 
 
@@ -66,19 +65,9 @@ def test_one_diverged_method_does_not_make_the_axis_logarithmic() -> None:
 
 @pytest.mark.parametrize(("values", "curves"), [(("1", "2", "3"), 1), (("true", "false"), 0)])
 def test_a_setting_without_numbers_has_no_curve(values: tuple[str, ...], curves: int) -> None:
-    table = pd.DataFrame(
-        [
-            {
-                "ablation": method,
-                "task": "blobs",
-                "method": method,
-                "metric": "accuracy",
-                "settings": f'{{"p": {value}}}',
-            }
-            for method in ("Aa", "Bb")
-            for value in values
-        ]
-    ).assign(task="blobs", metric="accuracy", mean=50.0, std=1.0)
+    rows = [(method, method, f'{{"p": {value}}}') for method in ("Aa", "Bb") for value in values]
+    table = pd.DataFrame(rows, columns=["ablation", "method", "settings"])
+    table = table.assign(task="blobs", metric="accuracy", mean=50.0, std=1.0)
     assert len(list(ablations._sweep_figures(table, plots.assign_styles(["Aa", "Bb"])))) == curves
 
 

@@ -229,8 +229,8 @@ def test_the_interval_of_a_mean_by_sums_over_cells(rng: np.random.Generator) -> 
         np.testing.assert_allclose(interval(values), (grand - margin, grand + margin))
 
 
-@pytest.mark.parametrize("scores", [np.ones((1, 4)), np.array([[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]])])
-def test_one_task_or_an_empty_cell_cannot_be_ranked(scores: np.ndarray) -> None:
+@pytest.mark.parametrize("scores", [np.ones((1, 4)), np.ones((9, 2)), np.array([[1.0, 2.0, 3.0], [1.0, np.nan, 3.0]])])
+def test_one_task_two_methods_or_an_empty_cell_cannot_be_ranked(scores: np.ndarray) -> None:
     names = [str(place) for place in range(scores.shape[1])]
     with pytest.raises(BadInput, match="2 x 3 finite cells"):
         ranking.ranking(names, scores, [True] * len(scores))

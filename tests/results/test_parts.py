@@ -100,18 +100,12 @@ def test_means_are_over_clients_and_tests_over_units(tmp_path: Path) -> None:
 
 
 SHARED = [client // 4 for client in range(20)]  # one unit of two people each
+SOME, BOTH = [0, 1, 2, 3, 5, 8, 10], {"units": PEOPLE, "sharing": SHARED}
 WORDS = {
     "Clients of one unit count as one: 20 clients, 10 units.": {"units": PEOPLE, "sharing": PAIRS},
-    "Clients of one unit count as one: 7 clients, 5 units.": {
-        "units": PEOPLE,
-        "sharing": PAIRS,
-        "evaluated": [0, 1, 2, 3, 5, 8, 10],
-    },
+    "Clients of one unit count as one: 7 clients, 5 units.": {"units": PEOPLE, "sharing": PAIRS, "evaluated": SOME},
     "Clients that share test nodes count as one: 20 clients, 5 parts.": {"sharing": SHARED},
-    "Clients of one unit, or that share test nodes, count as one: 20 clients, 5 parts.": {
-        "units": PEOPLE,
-        "sharing": SHARED,
-    },
+    "Clients of one unit, or that share test nodes, count as one: 20 clients, 5 parts.": BOTH,
 }
 
 
@@ -123,9 +117,8 @@ def test_the_sentence_counts_the_clients_with_a_score(
     made = study(tmp_path, **block)
     if "evaluated" in block:
         for run in made.runs:
-            run.evaluations.drop(
-                index=run.evaluations.index[~run.evaluations["client"].isin(block["evaluated"])], inplace=True
-            )
+            left_out = ~run.evaluations["client"].isin(block["evaluated"])
+            run.evaluations.drop(index=run.evaluations.index[left_out], inplace=True)
     assert sentence in counted(made)
     tables = results.compute_tables(made)
     leaderboard.print_boards(terminal.console(), made, tables)
@@ -149,6 +142,7 @@ def test_too_few_units_have_no_power(tmp_path: Path) -> None:
         "Clients of one unit count as one: 20 clients, 4 units. With 4 of these there is no verdict: even if all "
         "agree, p is 0.12 or more. It takes 6 or more."
     )
+    assert verdicts.reason_without_power(made.runs[:1], results.clients(made)) == ""
 
 
 def test_one_run_with_units_decides_for_its_task(tmp_path: Path) -> None:
@@ -159,6 +153,5 @@ def test_one_run_with_units_decides_for_its_task(tmp_path: Path) -> None:
     first.write_text(json.dumps({key: value for key, value in about.items() if key not in ("units", "sharing")}))
     loaded = results.load_study(made.folder)
     assert counted(loaded) == "Clients of one unit count as one: 20 clients, 10 units."
-    assert {values.shape for values in results.scores_by_method([*loaded.runs], results.clients(loaded)).values()} == {
-        (3, 10)
-    }
+    scores = results.scores_by_method([*loaded.runs], results.clients(loaded))
+    assert {values.shape for values in scores.values()} == {(3, 10)}

@@ -15,19 +15,15 @@ from fedweave.report import graphs
 from fedweave.report.sweeps import sweeps
 from tests.weaving_results import CLIENTS, ROUNDS, selected, study, write
 
+COLUMN = {"paper": "pfedla", "table": "table3", "dataset": "emnist", "setting": "noniid_1/clients10/k1"}
+TRAFFIC = {**COLUMN, "budget": "reduced"}
+
 
 def test_traffic_is_that_of_750_updates(tmp_path: Path) -> None:
     """pFedLA's Table 3, for any number of rounds: 10 clients, or a tenth of 100."""
-    column = {
-        "paper": "pfedla",
-        "table": "table3",
-        "dataset": "emnist",
-        "setting": "noniid_1/clients10/k1",
-        "budget": "reduced",
-    }
     folder = study(tmp_path)
     for task, share in (("a", 1.0), ("b", 0.5), ("c", 4)):
-        write(folder, task, "HeurpFedLA", published=column, spec={"train": {"participation": share}})
+        write(folder, task, "HeurpFedLA", published=TRAFFIC, spec={"train": {"participation": share}})
     table = results.compute_tables(results.load_study(folder)).measures.set_index("task")
     sent = CLIENTS * 1234 * 4 * 2  # the entries of the generated ledger for a round
     for task, updates in {"a": CLIENTS, "b": CLIENTS / 2, "c": 4}.items():
@@ -49,9 +45,8 @@ def test_traffic_counts_the_clients_that_took_part(
     tmp_path: Path, clients: int, train: dict, updates: list[int]
 ) -> None:
     """Rounds of a warm-up are added. Newcomers count from the round in which they join."""
-    column = {"paper": "pfedla", "table": "table3", "dataset": "emnist", "setting": "noniid_1/clients10/k1"}
     folder = study(tmp_path)
-    path = write(folder, label="HeurpFedLA", published={**column, "budget": "reduced"}, spec={"train": train})
+    path = write(folder, label="HeurpFedLA", published=TRAFFIC, spec={"train": train})
     info = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps(info | {"clients": clients}))
     measures = results.compute_tables(results.load_study(folder)).measures.set_index("quantity")
@@ -66,36 +61,15 @@ def test_traffic_counts_the_clients_that_took_part(
 def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
     """Statistics of a partition next to the printed ones, and parameters in the row that the task names."""
     folder, partitions = study(tmp_path), tmp_path / "partitions"
-    write(
-        folder,
-        "cora",
-        "Local",
-        published={"paper": "fedsheafhn", "table": "table4", "dataset": "cora", "setting": "disjoint/clients10"},
-    )
-    write(
-        folder,
-        "tpt",
-        "Local",
-        published={"paper": "shn", "table": "table5", "dataset": "tpt-48", "setting": "dataset-statistics"},
-    )
-    write(
-        folder,
-        "model",
-        "Local",
-        published={"paper": "shn", "table": "table6", "dataset": "", "setting": "client-model", "row": "GRU"},
-    )
-    summaries = {
-        "cora": {
-            "clients": 10,
-            "nodes": {"mean": 248.5},
-            "edges": {"mean": 891.6},
-            "clustering": 0.25,
-            "heterogeneity": 0.6,
-            "labels": [[1] * 7],
-        },
-        "tpt": {"clients": 48, "relation": 210},
-    }
-    for task, summary in summaries.items():
+    for task, column in {
+        "cora": {"paper": "fedsheafhn", "table": "table4", "dataset": "cora", "setting": "disjoint/clients10"},
+        "tpt": {"paper": "shn", "table": "table5", "dataset": "tpt-48", "setting": "dataset-statistics"},
+        "model": {"paper": "shn", "table": "table6", "dataset": "", "setting": "client-model", "row": "GRU"},
+    }.items():
+        write(folder, task, "Local", published=column)
+    counts = {"clients": 10, "nodes": {"mean": 248.5}, "edges": {"mean": 891.6}}
+    cora = {**counts, "clustering": 0.25, "heterogeneity": 0.6, "labels": [[1] * 7]}
+    for task, summary in {"cora": cora, "tpt": {"clients": 48, "relation": 210}}.items():
         (partitions / task).mkdir(parents=True)
         (partitions / task / "summary.json").write_text(json.dumps(summary))
     measures = results.compute_tables(results.load_study(folder), partitions).measures.set_index(["task", "quantity"])
@@ -104,12 +78,8 @@ def test_sizes_come_from_the_summary_and_the_model(tmp_path: Path) -> None:
     assert measures.loc[("tpt", "num_edges"), ["value", "printed"]].tolist() == [258, 258]
     assert measures.loc[("tpt", "num_clients"), ["value", "printed"]].tolist() == [48, 48]
     assert measures.loc[("model", "num_parameters"), ["value", "printed"]].tolist() == [1234, 26177]
-    assert measures.loc["cora"].index.tolist() == [
-        "clustering_coefficient",
-        "heterogeneity_js_median",
-        "num_nodes",
-        "num_edges",
-    ]
+    named = ["clustering_coefficient", "heterogeneity_js_median", "num_nodes", "num_edges"]
+    assert measures.loc["cora"].index.tolist() == named
     assert len(measures) == 4 + 2 + 1
 
 
@@ -121,10 +91,8 @@ def test_cohorts_are_averaged_at_the_selected_round(tmp_path: Path) -> None:
     table = pd.read_parquet(path / "evaluations.parquet").query("split == 'test'")
     for cohort, members in {"newcomers": [18, 19], "from the start": [*range(18)]}.items():
         for point in ("pre", "post"):
-            mine = table[table["client"].isin(members) & (table["point"] == point)].set_index(["seed", "round"])[
-                "value"
-            ]
-            per_seed = [mine.loc[(seed, when)].mean() for seed, when in selected(folder).items()]
+            mine = table[table["client"].isin(members) & (table["point"] == point)].set_index(["seed", "round"])
+            per_seed = [mine.loc[(seed, when), "value"].mean() for seed, when in selected(folder).items()]
             assert cohorts.loc[(cohort, point), "mean"] == pytest.approx(np.mean(per_seed))
             assert cohorts.loc[(cohort, point), "reported"] == (point == "post")
 
@@ -222,10 +190,5 @@ def test_a_map_has_edges_for_sparse_graphs_only() -> None:
 
 def test_small_traffic_is_not_none() -> None:
     """Adapters send hundredths of a MiB, which one decimal would show as 0.0."""
-    assert [results.format_mib(mib) for mib in (0.0, 0.0123, 0.1, 12.34, 1234.5)] == [
-        "0.0",
-        "0.012",
-        "0.1",
-        "12.3",
-        "1,234.5",
-    ]
+    for mib, shown in {0.0: "0.0", 0.0123: "0.012", 0.1: "0.1", 12.34: "12.3", 1234.5: "1,234.5"}.items():
+        assert results.format_mib(mib) == shown

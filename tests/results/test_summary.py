@@ -69,11 +69,8 @@ def test_clients_that_gain_and_lose_are_counted(folder: Path, tables: results.Ta
     mean = tables.clients.groupby(["method", "client"])["value"].mean()
     for row in tables.board.to_dict("records"):
         difference = mean[row["method"]] - mean["Local"]
-        expected = (
-            (np.nan, np.nan, np.nan)
-            if row["method"] == "Local"
-            else ((difference > 0).sum(), (difference < 0).sum(), 20)
-        )
+        counts = ((difference > 0).sum(), (difference < 0).sum(), 20)
+        expected = (np.nan,) * 3 if row["method"] == "Local" else counts
         np.testing.assert_array_equal([row["gain"], row["loss"], row["clients"]], expected)
 
 
@@ -97,9 +94,8 @@ def test_the_five_lines_agree_with_the_tables(folder: Path, tables: results.Tabl
 def test_a_control_that_is_as_good_is_named_first(tmp_path: Path) -> None:
     names = {"Local": -9.0, "FedAvg-FT": 0.2, "FedAGHN": 0.0}
     copy = write_study(tmp_path / "results" / "s", {"t": {}}, names, rounds=4, extras=False)
-    assert lines(copy)["Who leads"].startswith(
-        "t: no method is shown to be better than the control FedAvg-FT (FedAvg-FT "
-    )
+    warning = "t: no method is shown to be better than the control FedAvg-FT (FedAvg-FT "
+    assert lines(copy)["Who leads"].startswith(warning)
     apart = write_study(tmp_path / "results" / "u", {"t": {}}, {**names, "FedAGHN": 9.0}, rounds=4, extras=False)
     assert "control" not in lines(apart)["Who leads"]
     alone = write_study(tmp_path / "results" / "v", {"t": {}}, {"FedAGHN": 0.0, "FedAMP": -9.0}, rounds=4, extras=False)
@@ -230,18 +226,9 @@ def test_one_evaluated_round_gives_no_line_on_convergence(tmp_path: Path) -> Non
 
 
 def test_the_page_begins_with_the_lines_and_names_clients(page: str, folder: Path) -> None:
-    parts = (
-        'class="task"',
-        'class="answers"',
-        'class="forest"',
-        'class="sortable board"',
-        "Who gains and who loses",
-        "Who learns from whom",
-        "Over rounds",
-        '<section id="summary">',
-        'id="method"',
-    )
-    places = [page.index(text) for text in parts]
+    tables = ['class="task"', 'class="answers"', 'class="forest"', 'class="sortable board"']
+    figures = ["Who gains and who loses", "Who learns from whom", "Over rounds"]
+    places = [page.index(text) for text in (*tables, *figures, '<section id="summary">', 'id="method"')]
     assert places == sorted(places)
     for text in lines(folder).values():
         for sentence in text.split("; "):
@@ -320,12 +307,8 @@ def test_a_narrow_terminal_shows_fewer_and_complete_columns(
 ) -> None:
     """Beside the names of the controls of all kinds."""
     kinds = {LINEAR: results.RULE, PARTIAL: results.RULE, POOLED_BOOSTING: results.POOLED}
-    controls = pd.DataFrame(
-        [
-            {"control": name, "kind": kind, "metric": "accuracy", "mean": 50.0, "worst10": 9.0}
-            for name, kind in kinds.items()
-        ]
-    )
+    controls = pd.DataFrame(kinds.items(), columns=["control", "kind"])
+    controls = controls.assign(metric="accuracy", mean=50.0, worst10=9.0)
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(leaderboard.fit_board(console, tables.board, controls))
     shown = console.export_text()
