@@ -105,10 +105,7 @@ def test_wrong_adapters() -> None:
     for adapter, line in (
         ("lorra", "adapter: 'lorra' is unknown; did you mean 'lora'? choices: bias, head, lora, norm"),
         ({"name": "lora", "targets": ["fc"]}, "adapter.targets: 'fc' names no layer with a weight; choices: 0"),
-        (
-            {"name": "lora", "rank": 2, "ranks": [1, 3]},
-            "adapter.ranks: 3 is above rank: 2, which is the largest; raise",
-        ),
+        ({**LORA, "ranks": [1, 3]}, "adapter.ranks: 3 is above rank: 2, which is the largest; raise"),
         ({"name": "lora", "rank": 11, "targets": ["0"]}, "adapter.rank: 11, but 0.weight is a matrix of 16 x 10; give"),
     ):
         with pytest.raises(fw.BadInput) as caught:

@@ -114,6 +114,7 @@ def seeded(factor: float) -> nn.Module:
     return Net((4,), 2, factor)
 
 
+LOSS = {"metric": "log_loss"}
 CALLS: dict[str, Callable[[float], dict[str, Any]]] = {
     "a constant that a function beside the model reads": lambda factor: {"model": ByHelper},
     "a table of pandas": lambda factor: {"model": ByTable},
@@ -125,14 +126,8 @@ CALLS: dict[str, Callable[[float], dict[str, Any]]] = {
     "an attribute of a module": lambda factor: {"model": seeded(factor)},
     "a constant of a metric": lambda factor: {"metric": weighted},
     "a constant of a scorer": lambda factor: {"metric": make_scorer(weighted)},
-    "a constant of a function": lambda factor: {
-        "method": fw.contestants.function(predict_shares),
-        "metric": "log_loss",
-    },
-    "the code of an estimator": lambda factor: {
-        "method": fw.contestants.estimator(Shares(), scope="client"),
-        "metric": "log_loss",
-    },
+    "a constant of a function": lambda factor: {"method": fw.contestants.function(predict_shares), **LOSS},
+    "the code of an estimator": lambda factor: {"method": fw.contestants.estimator(Shares(), "client"), **LOSS},
 }
 
 
@@ -195,13 +190,9 @@ def test_other_methods_and_predictions_need_the_values_of_training(
     again = loaded.predict_proba(X[:5], "Ann", model=lambda shape, outputs: ByHelper(shape, outputs))
     np.testing.assert_array_equal(again, expected)
     factor(2.0)
-    with pytest.raises(
-        fw.BadInput, match=r"run 'people-fedavg' was made with .*: model\.reads\.FACTOR: '\w+' there, '"
-    ):
+    with pytest.raises(fw.BadInput, match=r"'people-fedavg' was made with .*: model\.reads\.FACTOR: '\w+' there, '"):
         fit(tmp_path, "ditto", model=ByHelper)
-    with pytest.raises(
-        fw.BadInput, match="predict: model 'ByHelper' reads FACTOR, which was another in training; give"
-    ):
+    with pytest.raises(fw.BadInput, match="model 'ByHelper' reads FACTOR, which was another in training; give"):
         loaded.predict(X[:5], "Ann", model=ByHelper)
 
 
@@ -218,18 +209,10 @@ def test_other_methods_need_the_metric_of_the_folder(factor: Callable[[float], N
 def test_another_process_finds_the_same_values(tmp_path: Path) -> None:
     """Sets of texts have another order in each process."""
     code = "WORDS, TABLE = {'a', 'b', 'c', 'd'}, {'k': [1.5, None]}\ndef read(x):\n    return x in WORDS or TABLE\n"
-    (tmp_path / "script.py").write_text(
-        f"{code}from fedweave.models.source import find_reads\nprint(find_reads([read]))"
-    )
-    seen = {
-        subprocess.run(
-            [sys.executable, tmp_path / "script.py"],
-            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(fw.__file__).parents[1]), "PATH": ""},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for seed in "123"
-    }
+    code += "from fedweave.models.source import find_reads\nprint(find_reads([read]))"
+    (tmp_path / "script.py").write_text(code)  # a function needs a file with its source
+    command, env = [sys.executable, tmp_path / "script.py"], {"PYTHONPATH": str(Path(fw.__file__).parents[1])}
+    seen = {subprocess.check_output(command, env={**env, "PYTHONHASHSEED": seed, "PATH": ""}) for seed in "123"}
     assert len(seen) == 1
     assert b"WORDS" in next(iter(seen))
 

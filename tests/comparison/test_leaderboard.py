@@ -57,10 +57,9 @@ def test_a_control_with_a_name_of_its_own_is_the_control(tmp_path: Path) -> None
     x, y = draws.normal(size=(90, 3)), np.arange(90) % 2
     federation = fw.Federation.from_arrays(x, y, client=np.arange(90) % 3)
     methods = {"alone": "local", "tuned": "fedavg_ft", "near": fw.methods.Ditto(lam=0.1)}
-    named = fw.compare(
-        federation, methods, model="linear", rounds=1, seeds=2, progress=False, out=tmp_path / "named", tune=0
-    )
-    plain = fw.compare(federation, [*methods.values()], model="linear", rounds=1, seeds=2, progress=False, tune=0)
+    options = {"model": "linear", "rounds": 1, "seeds": 2, "progress": False, "tune": 0}
+    named = fw.compare(federation, methods, out=tmp_path / "named", **options)
+    plain = fw.compare(federation, [*methods.values()], **options)
     board, expected = (made.leaderboard().drop(columns=["method", "seconds"]) for made in (named, plain))
     pd.testing.assert_frame_equal(board, expected)
     assert {"vs_local", "vs_fedavg_ft"} < {*board}

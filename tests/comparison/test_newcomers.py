@@ -22,10 +22,8 @@ TABLE = pd.DataFrame(
     }
 )
 TABLE["late"] = np.where(TABLE["size"] + 5 * DRAWS.normal(size=COUNT) > 40, "yes", "no")
-OLD, NEW = (
-    TABLE[TABLE["who"] != "site 3"],
-    TABLE[TABLE["who"] == "site 3"].assign(kind="c", size=lambda t: t["size"] * 2),
-)
+OLD = TABLE[TABLE["who"] != "site 3"]
+NEW = TABLE[TABLE["who"] == "site 3"].assign(kind="c", size=lambda t: t["size"] * 2)
 NAMES: dict[str, Any] = {"client": "who", "label": "late"}
 QUIET: dict[str, Any] = {"progress": False, "seed": 0, "lr": 0.2}
 
@@ -114,14 +112,8 @@ def test_newcomers_may_have_graphs(method: str) -> None:
 
 def test_newcomers_may_have_tables_of_nodes() -> None:
     """Columns are encoded as in training, for any values of newcomers."""
-    nodes = pd.DataFrame(
-        {
-            "node": range(48),
-            "client": np.repeat([f"library {i}" for i in range(4)], 12),
-            "year": np.arange(48.0),
-            "label": [0, 0, 1, 1] * 12,
-        }
-    )
+    client = np.repeat([f"library {i}" for i in range(4)], 12)
+    nodes = pd.DataFrame({"node": range(48), "client": client, "year": np.arange(48.0), "label": [0, 0, 1, 1] * 12})
     old, new = nodes[:36], nodes[36:].assign(year=1e6)
     edges = [(i, i + 1) for i in range(47)]
     initial = fw.Federation.from_graphs(old, edges[:35])

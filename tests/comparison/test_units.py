@@ -59,11 +59,8 @@ def test_every_way_to_give_units_is_equivalent(tmp_path: Path) -> None:
     assert future.partition.units == PEOPLE
     assert "unit" not in make_arms(unit=None, features=["x"]).table
     graphs = {name: (np.eye(12), np.array([[0], [1]]), np.tile([0, 1], 6)) for name in "abc"}
-    assert fw.Federation.from_graphs(graphs, unit=dict(zip("abc", "AAB", strict=True))).partition.units == (
-        "A",
-        "A",
-        "B",
-    )
+    named = fw.Federation.from_graphs(graphs, unit={"a": "A", "b": "A", "c": "B"})
+    assert named.partition.units == ("A", "A", "B")
 
 
 BAD = {

@@ -20,7 +20,7 @@ from fedweave.lifecycle.answering import ServedChampion
 from fedweave.lifecycle.deliveries import Deliveries, Terms
 from fedweave.lifecycle.ledger import Ledger
 from fedweave.pipelines.champion_server import make_app, serve
-from tests.lifecycle.test_life import begin, week
+from tests.lifecycle.test_life import begin, deliver, week
 
 
 @pytest.fixture(scope="module")
@@ -29,11 +29,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> fw.Lifecycle:
     folder = tmp_path_factory.mktemp("answering")
     life = begin(folder, patience=1, per_year=1)
     for number in (1, 2):
-        week(number, count=120 * 4 ** (number - 1), sign=2 * number - 3).to_csv(
-            folder / f"week-{number}.csv", index=False
-        )
-        life.refresh()
-        life.challenge()
+        deliver(life, number, week(number, count=120 * 4 ** (number - 1), sign=2 * number - 3))
     return life
 
 
@@ -140,10 +136,8 @@ def test_a_port_that_does_not_exist_is_one_line(life: fw.Lifecycle) -> None:
 def test_what_was_really_answered_is_scored_when_labels_come(tmp_path: Path) -> None:
     """By the key, with the version that answered; the last answer of a row counts, one after its label does not."""
     first, second = week(1), week(2)
-    first.to_csv(tmp_path / "week-1.csv", index=False)
     life = begin(tmp_path)
-    life.refresh()
-    life.challenge()
+    deliver(life, 1, first)
     log = AnswerLog(life.folder, life.settings.terms.key)
     with TestClient(make_app(ServedChampion(fw.Lifecycle(life.folder), log))) as client:
         assert ask(client, second.assign(a=-second["a"])).json()["logged"] == 120  # wrong, and asked again
@@ -172,32 +166,17 @@ def test_what_was_really_answered_is_scored_when_labels_come(tmp_path: Path) -> 
 @pytest.mark.parametrize("taken_back", [0, 30])
 def test_numbers_are_answered_and_scored(taken_back: int, tmp_path: Path) -> None:
     """Their answers have no probabilities. Labels that a later delivery takes back count for nothing."""
-    for number in (1, 2):
-        week(number).assign(late=lambda t: 2 * t["a"] + 0.5).to_csv(tmp_path / f"week-{number}.csv", index=False)
-    life = fw.Lifecycle.begin(
-        tmp_path / "life",
-        source=str(tmp_path / "week-?.csv"),
-        client="site",
-        label="late",
-        key="id",
-        methods="local",
-        rounds=1,
-        train={"lr": 0.1},
-        model={"name": "linear"},
-        metric="mae",
-    )
-    (tmp_path / "week-2.csv").rename(tmp_path / "later.csv")
-    life.refresh()
-    life.challenge()
+    life = begin(tmp_path, methods="local", rounds=1, train={"lr": 0.1}, metric="mae")
+    first, second = (week(number).assign(late=lambda t: 2 * t["a"] + 0.5) for number in (1, 2))
+    deliver(life, 1, first)
     with TestClient(make_app(ServedChampion(life, AnswerLog(life.folder, ["id"])))) as client:
         answer = ask(client, week(2)).json()
     expected = life.champion.predict(week(2)[:1], "A")
     assert answer["predictions"][0] == pytest.approx(float(expected[0]))
     assert answer["probabilities"] is None
-    (tmp_path / "later.csv").rename(tmp_path / "week-2.csv")
+    second.to_csv(tmp_path / "week-2.csv", index=False)
     life.refresh()
     if taken_back:
-        second = pd.read_csv(tmp_path / "week-2.csv")
         kept = second["late"].where(second.index >= taken_back)
         second.assign(late=kept).to_csv(tmp_path / "week-3.csv", index=False)
         life.refresh()

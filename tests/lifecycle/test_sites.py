@@ -12,25 +12,16 @@ from fedweave import exported_model
 from fedweave.errors import BadInput
 from fedweave.lifecycle import forgetting, roles, sites
 from fedweave.lifecycle.row_digests import ROW
-from tests.lifecycle.test_life import begin, week
-
-
-def deliver(folder: Path, number: int, *tables: pd.DataFrame) -> None:
-    """Write the rows of a delivery."""
-    pd.concat(tables).to_csv(folder / f"week-{number}.csv", index=False)
+from tests.lifecycle.test_life import begin, deliver, week
 
 
 def test_a_new_site_has_a_model_the_same_night_and_one_that_leaves_is_archived(tmp_path: Path) -> None:
     """The models of the others do not change; a line says how good it is; it joins again when its rows have doubled."""
     rows = week(9).drop(columns="site")
     life = begin(tmp_path, methods="fedavg_ft", gone_after=2, patience=4, per_year=4, join_rounds=5)
-    deliver(tmp_path, 1, week(1))
-    life.refresh()
-    life.challenge()
+    deliver(life, 1, week(1))
     others = life.champion.predict_proba(rows, "A")
-    deliver(tmp_path, 2, week(2), week(20, count=40, sites="G"))
-    life.refresh()
-    [begun, joined] = life.challenge()
+    [begun, joined] = deliver(life, 2, week(2), week(20, count=40, sites="G"))
     assert begun.event == roles.BEGUN  # trained with G, and under test: the champion gets a model of G too
     assert joined.event == roles.JOINED
     assert joined.reason.startswith(f"G: accuracy {life.champion.joined['G'].scores['G']:.2f} on ")
@@ -38,15 +29,11 @@ def test_a_new_site_has_a_model_the_same_night_and_one_that_leaves_is_archived(t
     assert life.champion.clients[-1] == "G"
     pd.testing.assert_frame_equal(life.champion.predict_proba(rows, "A"), others)
     assert life.challenge() == []
-    deliver(tmp_path, 3, week(3, sites="ABCDE"), week(30, count=30, sites="G"))
-    life.refresh()
-    assert life.challenge() == []  # 70 rows are no twice 40
+    assert deliver(life, 3, week(3, sites="ABCDE"), week(30, count=30, sites="G")) == []  # 70 rows are no twice 40
     scores = life.record[(life.record["role"] == "champion") & (life.record["delivery"] == 3)].set_index("client")
     new = week(30, count=30, sites="G")
     assert scores["score"]["G"] == pytest.approx(100 * np.mean(life.champion.predict(new, "G") == new["late"]))
-    deliver(tmp_path, 4, week(4, sites="ABCDE"), week(40, count=30, sites="G"))
-    life.refresh()
-    again, left = life.challenge()
+    again, left = deliver(life, 4, week(4, sites="ABCDE"), week(40, count=30, sites="G"))
     assert "after 100 rows" in again.reason
     assert life.champion.since == {"G": 4}
     assert life.load(life.roles.champion, before=4).since == {"G": 2}
@@ -64,12 +51,9 @@ def test_a_new_site_has_a_model_the_same_night_and_one_that_leaves_is_archived(t
 def test_each_site_that_leaves_is_archived(tmp_path: Path) -> None:
     """Also one whose name is the end of the name of another one, and of the same last delivery."""
     life = begin(tmp_path, gone_after=1, patience=4, per_year=4)
-    deliver(tmp_path, 1, week(1).replace({"site": {"A": "AB"}}))
-    life.refresh()
-    life.challenge()
-    deliver(tmp_path, 2, week(2, sites="CDEF"))
-    life.refresh()
-    left = [one.reason.split(":")[0] for one in life.challenge() if one.event == roles.LEFT]
+    deliver(life, 1, week(1).replace({"site": {"A": "AB"}}))
+    events = deliver(life, 2, week(2, sites="CDEF"))
+    left = [one.reason.split(":")[0] for one in events if one.event == roles.LEFT]
     assert left == [f"{site} has had no rows since delivery 1" for site in ("AB", "B")]
     assert life.challenge() == []
 
@@ -78,9 +62,7 @@ def test_each_site_that_leaves_is_archived(tmp_path: Path) -> None:
 def test_the_influence_of_a_site(tmp_path: Path, method: str, said: str) -> None:
     """Rows and weights that the others have of it; one that joined has none."""
     life = begin(tmp_path, methods=method, rounds=1, join_rounds=1)
-    deliver(tmp_path, 1, week(1, sites="ABCDE"))
-    life.refresh()
-    life.challenge()
+    deliver(life, 1, week(1, sites="ABCDE"))
     train = pd.Series([*"AABBBCCDDE"])
     known = sites.describe_influence(life.champion, "B", train)
     assert re.sub(r"\d\d% of the weights", "20% of the weights", known) == (
@@ -89,21 +71,17 @@ def test_the_influence_of_a_site(tmp_path: Path, method: str, said: str) -> None
     if said:
         weights = life.champion.trained.graph().to_numpy()
         assert f"{np.delete(weights, 1, 0)[:, 1].mean():.0%} of the weights" in known  # rows of it have the sum 1
-    deliver(tmp_path, 2, week(2, sites="ABCDEG"))
-    life.refresh()
-    life.challenge()
+    deliver(life, 2, week(2, sites="ABCDEG"))
     assert "joined later" in sites.describe_influence(life.champion, "G", train)
 
 
 def test_a_site_that_cannot_join_waits_and_the_night_goes_on(tmp_path: Path) -> None:
     """It is said once; the next training has it."""
     life = begin(tmp_path, patience=1, per_year=9)
-    for number in (1, 2):
-        deliver(tmp_path, number, week(number), *[week(20, count=40, sites="G")] * (number == 2))
-        life.refresh()
-        for file in life.models(1).rglob("state-0.pt"):
-            file.unlink()
-        events = life.challenge()
+    deliver(life, 1, week(1))
+    for file in life.models(1).rglob("state-0.pt"):
+        file.unlink()
+    events = deliver(life, 2, week(2), week(20, count=40, sites="G"))
     assert [one.event for one in events] == [roles.BEGUN, roles.WAITING]
     assert events[1].reason.startswith("G: ")
     assert "the server's state is not stored" in events[1].reason
@@ -115,9 +93,7 @@ def test_a_site_is_forgotten(tmp_path: Path) -> None:
     """No file has a row of it, no model that was trained with it is left, and the proof fails where one is."""
     life = begin(tmp_path, patience=4, per_year=4)
     for number in (1, 2):
-        deliver(tmp_path, number, week(number), week(20 + number, count=41, sites="G"))
-        life.refresh()
-        life.challenge()
+        deliver(life, number, week(number), week(20 + number, count=41, sites="G"))
     before = life.deliveries.rows()
     with pytest.raises(BadInput, match="site: 'Q'"):
         life.forget("Q")
@@ -132,10 +108,9 @@ def test_a_site_is_forgotten(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="there has been no other champion"):
         life.rollback()
     assert life.champion.clients == tuple("ABCDEF")
-    deliver(tmp_path, 3, week(3), week(23, count=41, sites="G"))
-    [arrival] = life.refresh()
+    deliver(life, 3, week(3), week(23, count=41, sites="G"))
+    arrival = life.deliveries.ledger.arrivals[-1]
     assert (arrival.number, arrival.new) == (4, 120)
-    life.challenge()
     assert {*life.record["client"]} == {*"ABCDEF"}
     assert life.federation(4).names == tuple("ABCDEF")
     rows = before[before["site"] == "G"]
@@ -147,9 +122,7 @@ def test_a_site_is_forgotten(tmp_path: Path) -> None:
 def test_a_killed_forget_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At each of its writes: what is left at the end is the same."""
     life = begin(tmp_path)
-    deliver(tmp_path, 1, week(1), week(21, count=41, sites="G"))
-    life.refresh()
-    life.challenge()
+    deliver(life, 1, week(1), week(21, count=41, sites="G"))
     real, draws, kills = Path.replace, np.random.default_rng(3), 0
 
     def replace(path: Path, target: Path) -> Path:
@@ -170,9 +143,7 @@ def test_a_killed_forget_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             continue
     assert kills == 12
     assert "none of its 41 rows" in proof
-    assert sorted(file.name for file in life.deliveries.place.glob("*.parquet")) == [
-        "000001-000002.parquet",
-        "000002.parquet",
-    ]
+    left = sorted(file.name for file in life.deliveries.place.glob("*.parquet"))
+    assert left == ["000001-000002.parquet", "000002.parquet"]
     assert [place.name for place in (life.folder / "models").iterdir()] == ["000002"]
     assert [one.event for one in life.roles.events] == [roles.FIRST, roles.FORGOTTEN]

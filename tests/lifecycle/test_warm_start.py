@@ -59,9 +59,8 @@ def test_validation_chooses_and_sites_join_what_went_on(tmp_path: Path) -> None:
     deliver(life, 1, week(1))
     [begun] = deliver(life, 2, week(2))
     assert (begun.event, begun.model.parent) == (BEGUN, 1)
-    assert begun.reason.startswith(
-        "Deliveries after 2 test it against version 1. On validation rows, accuracy: 3 rounds "
-    )
+    start = "Deliveries after 2 test it against version 1. On validation rows, accuracy: 3 rounds "
+    assert begun.reason.startswith(start)
     assert " on from version 1 " in begun.reason
     own = fw.load(life.models(2, 1))["fedavg"].rounds
     assert sorted(own["round"]) == [3, 4, 5]

@@ -72,9 +72,8 @@ def test_a_single_method_is_not_behind_another(score: float, mark: str) -> None:
 
 
 def test_a_comparison_with_a_control_is_found_from_both_sides() -> None:
-    pair = statistics.TestedPair(
-        "FedAvg-FT", "Local", 3.0, 1.0, 5.0, 0.0, 0.01, 0.01, 1.0, "better", "seeds and clients"
-    )
+    numbers = (3.0, 1.0, 5.0, 0.0, 0.01, 0.01, 1.0)
+    pair = statistics.TestedPair("FedAvg-FT", "Local", *numbers, "better", "seeds and clients")
     tests = pd.DataFrame([{"family": family, **asdict(pair)} for family in ("controls", "pairs")])
     assert marks.outcome(marks.control_tests(tests, "Local")["FedAvg-FT"], "FedAvg-FT") == "better"
     turned = marks.control_tests(tests, "FedAvg-FT")["Local"]
@@ -193,12 +192,8 @@ def test_collapse_of_planted_graphs(rng: np.random.Generator) -> None:
     signs = rng.choice([-7.0, 7.0], (12, 12))
     consensus = np.tile(rng.dirichlet(np.ones(12)), (12, 1))
     almost_alone = np.eye(12) + 0.001 * rng.random((12, 12))
-    for weights, word in (
-        (planted, ""),
-        (consensus, "consensus"),
-        (almost_alone, "self"),
-        (np.zeros((12, 12)), "self"),
-    ):
+    alone = [(almost_alone, "self"), (np.zeros((12, 12)), "self")]
+    for weights, word in [(planted, ""), (consensus, "consensus"), *alone]:
         found = quality.quality(weights[None], None, None)
         scaled = quality.quality((signs * weights)[None], None, None)
         for name in (quality.SOURCES, quality.FROM_UNIFORM, quality.FROM_SELF):

@@ -17,13 +17,8 @@ OTHER = "toy-plain"
 
 
 def write_params(**changes: object) -> None:
-    content = {
-        **STUDY,
-        "runs": {RUN: STUDY["runs"][RUN], OTHER: {"task": "toy", "method": "fedavg"}},
-        "tune": {"trials": 0},
-        **changes,
-    }
-    Path("params.yaml").write_text(studies.dump(content))
+    runs = {RUN: STUDY["runs"][RUN], OTHER: {"task": "toy", "method": "fedavg"}}
+    Path("params.yaml").write_text(studies.dump({**STUDY, "runs": runs, "tune": {"trials": 0}, **changes}))
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -60,9 +55,8 @@ def test_the_report_names_outdated_runs_and_runs_that_were_not_searched(
     assert f"Trained with other settings than params.yaml has now: {RUN}." in page
     assert "without results" not in text
     content = yaml.safe_load(Path("params.yaml").read_text())
-    Path("params.yaml").write_text(
-        studies.dump({**content, "runs": {**content["runs"], "toy-late": {"task": "toy", "method": "local"}}})
-    )
+    content["runs"]["toy-late"] = {"task": "toy", "method": "local"}
+    Path("params.yaml").write_text(studies.dump(content))
     assert "without results, and left out: toy-late; run them with: dvc repro\n" in page_of()[1]
     write_params(seeds=[0, 1])
     assert leaderboard.stale_runs(results.load_study(folder)) == [RUN, OTHER]
@@ -82,9 +76,8 @@ def test_many_outdated_runs_have_one_command_for_all() -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_the_report_names_the_runs_without_a_trial(tmp_path: Path) -> None:
     """It names them if other runs have trials."""
-    folder = write_study(
-        tmp_path / "results" / "toy", methods={"Local": -6.0, "FedAGHN": 0.0}, seeds=(0,), rounds=3, clients=4
-    )
+    methods = {"Local": -6.0, "FedAGHN": 0.0}
+    folder = write_study(tmp_path / "results" / "toy", methods=methods, seeds=(0,), rounds=3, clients=4)
     tuned = folder / "tuned" / "blobs"
     for name in ("blobs-local", "blobs-fedaghn"):
         (tuned / f"{name}.json").write_text("{}")
