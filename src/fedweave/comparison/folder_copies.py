@@ -12,22 +12,8 @@ from fedweave.results.tables import FILES
 from fedweave.study.spec import STATE
 
 # What fedweave writes into a folder of results. Other entries are the user's, and a later copy keeps them.
-RESULTS = (
-    "runs",
-    "partitions",
-    "tuned",
-    "refit",
-    "recommendation",
-    "curves",
-    "metrics",
-    "ablations",
-    "code",
-    STATE.name,
-    MARGINS,
-    "report*.html",
-    "leaderboard.txt",
-    *(f"{name}.csv" for name in FILES.values()),
-)
+FOLDERS = ("runs", "partitions", "tuned", "refit", "recommendation", "curves", "metrics", "ablations", "code")
+RESULTS = (*FOLDERS, STATE.name, MARGINS, "report*.html", "leaderboard.txt", *(f"{n}.csv" for n in FILES.values()))
 
 
 def copy(source: Path, target: Path, part: str) -> None:

@@ -126,16 +126,14 @@ def plan(
     check_units(federation, entries, title)
     entries = add_control(federation, entries, train) if central else entries
     task = {**_task_block(federation, block, train, evaluate), "metric": register_metric(metric)}
+    used_seeds, used_methods = as_seeds(seeds), {method for method, _ in entries.values()}
+    search = default_search(federation, train) if tune is None else tune
     raw = {
         "study": name,
-        "seeds": (used_seeds := as_seeds(seeds)),
+        "seeds": used_seeds,
         "tasks": {federation.name: task},
         **_run_blocks(federation, entries),
-        "tune": _tuning_block(
-            default_search(federation, train) if tune is None else tune,
-            used_seeds,
-            {method for method, _ in entries.values()},
-        ),
+        "tune": _tuning_block(search, used_seeds, used_methods),
     }
     inputs = Inputs(federation.dataset, federation.partition, module)
     with relocate(_places(federation, entries, title)):

@@ -30,23 +30,8 @@ from fedweave.files.atomic import write_atomic
 OPEN_NETWORK = "the network was open to it"
 MARK = "FEDWEAVE_CONTESTANT"  # the variable by which a child is found that has left the process group
 # Variables that a program gets; others, among which may be passwords, it gets only by `env`.
-PASSED = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "VIRTUAL_ENV",
-    "PYTHONPATH",
-    "LD_LIBRARY_PATH",
-    "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS",
-    "R_HOME",
-    "R_LIBS",
-    "R_LIBS_USER",
-    "JULIA_DEPOT_PATH",
-)
+SHELL = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
+PASSED = (*SHELL, "VIRTUAL_ENV", "PYTHONPATH", "R_HOME", "R_LIBS", "R_LIBS_USER", "JULIA_DEPOT_PATH")
 LARGEST_FILE = 1 << 30  # bytes of a file that a program may write, its log among them
 LARGEST_OUTPUT = 1 << 32  # bytes of all files in its folders, which are looked at now and then
 LARGEST_LOG = 1 << 26  # bytes of what it prints, which are looked at with them

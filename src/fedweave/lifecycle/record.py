@@ -22,25 +22,9 @@ if TYPE_CHECKING:
 
 FILE = "record.csv"
 DRIFTS = "drift.json"
-COLUMNS = (
-    "delivery",
-    "date",
-    "role",
-    "version",
-    "method",
-    "client",
-    "rows",
-    "metric",
-    "score",
-    "low",
-    "high",
-    "calibration",
-    "against",
-    "difference",
-    "variance",
-    "coverage",
-    "error",
-)
+OF_CLIENT = ("delivery", "date", "role", "version", "method", "client", "rows", "metric")
+OF_SCORE = ("score", "low", "high", "calibration", "against", "difference", "variance", "coverage", "error")
+COLUMNS = (*OF_CLIENT, *OF_SCORE)
 SURE = 0.9  # chance that a prediction set, or an interval, has the target
 DRAWS = 200  # of a bootstrap of rows
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -212,14 +196,9 @@ def read_record(folder: Path, name: str = FILE) -> "pd.DataFrame":
     if not (folder / name).is_file():
         return pd.DataFrame(columns=[*COLUMNS])
     advice = "remove it, and the deliveries are scored again: fedweave challenge"
-    table = read_table(
-        folder / name,
-        COLUMNS[:-2],
-        advice,
-        dtype={"client": str},
-        keep_default_na=False,
-        na_values={name: [""] for name in COLUMNS if name not in ("client", "date", "role", "method", "metric")},
-    )
+    missing = {name: [""] for name in COLUMNS if name not in ("client", "date", "role", "method", "metric")}
+    options: dict[str, Any] = {"dtype": {"client": str}, "keep_default_na": False, "na_values": missing}
+    table = read_table(folder / name, COLUMNS[:-2], advice, **options)
     return table.reindex(columns=[*COLUMNS])  # records of earlier versions lack the last two
 
 

@@ -160,12 +160,10 @@ def judge(record: "pd.DataFrame", roles: Roles, margin: Margin) -> Challenge:
         if challenge.is_over:
             break
         means = (float(one.loc[one["delivery"] <= number, "score"].mean()) for one in (theirs, rows))
-        differences = {
-            str(one.client): ClientDifference(
-                float(one.difference), int(one.rows), None if math.isnan(one.variance) else float(one.variance)
-            )
-            for one in delivery.itertuples()
-        }
+        differences = {}
+        for one in delivery.itertuples():
+            variance = None if math.isnan(one.variance) else float(one.variance)
+            differences[str(one.client)] = ClientDifference(float(one.difference), int(one.rows), variance)
         challenge = sequential.look(challenge, differences, margin.of(*means))
     return challenge
 

@@ -49,16 +49,9 @@ def importance(shares: Mapping[str, float]) -> "Figure":
     figure, axes = panels(300, 40 + 24 * len(shares))
     axis, ordered = axes[0, 0], sorted(shares.items(), key=lambda item: -item[1])
     axis.barh(range(len(ordered)), [share for _, share in ordered], height=0.55, color=SERIES[5], alpha=0.8)
+    look: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9.5, "color": MUTED}
     for row, (_, share) in enumerate(ordered):
-        axis.annotate(
-            f"{100 * share:.0f} %",
-            (share, row),
-            (4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9.5,
-            color=MUTED,
-        )
+        axis.annotate(f"{100 * share:.0f} %", (share, row), (4, 0), **look)
     axis.set_yticks(range(len(ordered)), [name for name, _ in ordered], color=INK)
     axis.set(ylim=(len(ordered) - 0.5, -0.5), xlim=(0, 1.12), xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
     axis.grid(axis="y", visible=False)

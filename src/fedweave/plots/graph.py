@@ -1,7 +1,7 @@
 """One collaboration graph with the clients' names: who learns from whom, ordered by group."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,18 +40,10 @@ def graph(
     _draw(axis, ordered)
     axis.set_xticks(range(len(labels)), labels, rotation=90, fontsize=font, color=INK)
     axis.set_yticks(range(len(labels)), labels, fontsize=font, color=INK)
+    place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center"}
+    look: dict[str, Any] = {"fontsize": GROUP_FONT, "fontweight": "bold", "annotation_clip": False}
     for first, last, name in spans:
-        axis.annotate(
-            name,
-            (1, (first + last) / 2),
-            (8, 0),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            va="center",
-            fontsize=GROUP_FONT,
-            fontweight="bold",
-            annotation_clip=False,
-        )
+        axis.annotate(name, (1, (first + last) / 2), (8, 0), **place, **look)
         if first:
             axis.axhline(first - 0.5, color=INK, linewidth=1.0)
             axis.axvline(first - 0.5, color=INK, linewidth=1.0)

@@ -95,9 +95,8 @@ def evolution(
         axis.set_title(name)
         axis.xaxis.get_major_locator().set_params(integer=True)
     handles, shown = axes[0, 0].get_legend_handles_labels()
-    figure.legend(
-        handles, shown, loc="outside upper right", ncols=len(shown), frameon=False, fontsize=10, handlelength=1.2
-    )
+    look: dict[str, Any] = {"frameon": False, "fontsize": 10, "handlelength": 1.2}
+    figure.legend(handles, shown, loc="outside upper right", ncols=len(shown), **look)
     return figure
 
 
@@ -142,14 +141,8 @@ def client_map(
     if group is not None and 1 < len(group_names) <= MOST_STYLES:
         for number, name in enumerate(group_names):
             axis.plot([], [], SHAPES[number // 6], color=SERIES[number % 6], markeredgewidth=0, label=name)
-        figure.legend(
-            loc="outside upper left",
-            ncols=min(4, len(group_names)),
-            frameon=False,
-            fontsize=9,
-            handletextpad=0.1,
-            columnspacing=0.8,
-        )
+        look: dict[str, Any] = {"frameon": False, "fontsize": 9, "handletextpad": 0.1, "columnspacing": 0.8}
+        figure.legend(loc="outside upper left", ncols=min(4, len(group_names)), **look)
     return figure
 
 
@@ -165,19 +158,10 @@ def _write_names(axis: "Axes", places: np.ndarray, names: Sequence[str]) -> None
     low, span = places.min(0), np.ptp(places, axis=0)
     size = np.array([MAP_SIZE[0] / 1.24, MAP_SIZE[1] / 1.14])  # without the margins
     points = (places - low) / np.where(span > 0, span, 1.0) * size
-    for client, side in place_labels(
-        points, [LETTER_WIDTH * FONT_SIZE * len(name) for name in names], MAP_SIZE[0] / 1.12
-    ):
-        axis.annotate(
-            names[client],
-            places[client],
-            (-5 if side == "right" else 5, 0),
-            textcoords="offset points",
-            ha=side,
-            va="center",
-            fontsize=FONT_SIZE,
-            color=MUTED,
-        )
+    widths = [LETTER_WIDTH * FONT_SIZE * len(name) for name in names]
+    look: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": FONT_SIZE, "color": MUTED}
+    for client, side in place_labels(points, widths, MAP_SIZE[0] / 1.12):
+        axis.annotate(names[client], places[client], (-5 if side == "right" else 5, 0), ha=side, **look)
 
 
 def place_labels(points: np.ndarray, widths: Sequence[float], right: float) -> list[tuple[int, str]]:
@@ -191,9 +175,8 @@ def place_labels(points: np.ndarray, widths: Sequence[float], right: float) -> l
     for client, ((x, y), width) in enumerate(zip(points, widths, strict=True)):
         for side, start in (("left", x + 5), ("right", x - 5 - width)):
             inside = -right * 0.1 <= start and start + width <= right
-            covered = (
-                (abs(points[:, 1] - y) < FONT_SIZE) & (points[:, 0] > start - 3) & (points[:, 0] < start + width + 3)
-            )
+            is_beside = (points[:, 0] > start - 3) & (points[:, 0] < start + width + 3)
+            covered = (abs(points[:, 1] - y) < FONT_SIZE) & is_beside
             is_free = not any(abs(y - h) < 1.1 * FONT_SIZE and start < b and a < start + width for a, b, h in spans)
             if inside and is_free and not covered.any():
                 spans.append((start, start + width, y))
@@ -211,14 +194,8 @@ def labels(counts: np.ndarray, names: Sequence[str], client_names: Sequence[str]
     axis = axes[0, 0]
     if counts.size <= 700:
         x, y = np.nonzero(counts)
-        axis.scatter(
-            x,
-            y,
-            s=(400 / max(clients, 16)) ** 2 * 0.7 * counts[x, y] / counts.max(),
-            color=SERIES[5],
-            alpha=0.85,
-            linewidth=0,
-        )
+        areas = (400 / max(clients, 16)) ** 2 * 0.7 * counts[x, y] / counts.max()
+        axis.scatter(x, y, s=areas, color=SERIES[5], alpha=0.85, linewidth=0)
         axis.set_yticks(range(classes), [str(name) for name in names], fontsize=9)
     else:
         axis.imshow(shade(counts.T, np.quantile(counts[counts > 0], 0.99)), aspect="auto", interpolation="none")
@@ -227,7 +204,6 @@ def labels(counts: np.ndarray, names: Sequence[str], client_names: Sequence[str]
     else:
         axis.xaxis.get_major_locator().set_params(integer=True)
     title = "number of the class" if all(str(name).isdigit() for name in names) else "class"
-    axis.set(
-        xlabel="" if shows_names else "client", title=title, xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6)
-    )
+    axis.set(xlabel="" if shows_names else "client", title=title)
+    axis.set(xlim=(-0.6, clients - 0.4), ylim=(classes - 0.4, -0.6))
     return figure

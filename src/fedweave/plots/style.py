@@ -39,40 +39,22 @@ SERIES = tuple(f"#0a0b{16 + i:02x}" for i in range(len(LIGHT)))
 ROLES |= {color: f"var(--s{i})" for i, color in enumerate(SERIES)}
 
 RC: dict[str, Any] = {
+    **dict.fromkeys(("text.color", "axes.titlecolor"), INK),
+    **dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), MUTED),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color", "grid.color"), GRID),
+    **dict.fromkeys(("axes.facecolor", "figure.facecolor", "savefig.facecolor"), "none"),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "axes.spines.left"), False),
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size", "xtick.minor.size", "ytick.minor.size"), 0),
+    **dict.fromkeys(("text.parse_math", "axes.unicode_minus", "axes.formatter.useoffset"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 72),
+    **dict.fromkeys(("font.size", "axes.titlesize"), 11),
     "svg.fonttype": "none",
     "svg.hashsalt": "fedweave",
-    "font.size": 11,
-    "text.parse_math": False,
-    "text.color": INK,
-    "axes.labelcolor": MUTED,
-    "axes.edgecolor": GRID,
-    "xtick.color": GRID,
-    "ytick.color": GRID,
-    "xtick.labelcolor": MUTED,
-    "ytick.labelcolor": MUTED,
-    "axes.facecolor": "none",
-    "figure.facecolor": "none",
-    "savefig.facecolor": "none",
-    "axes.grid": True,
-    "grid.color": GRID,
     "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.spines.left": False,
-    "axes.titlesize": 11,
     "axes.titlelocation": "left",
-    "axes.titlecolor": INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "xtick.minor.size": 0,
-    "ytick.minor.size": 0,
     "lines.linewidth": 1.8,
     "path.simplify_threshold": 0.3,
-    "figure.dpi": 72,
-    "savefig.dpi": 72,
-    "axes.unicode_minus": False,
-    "axes.formatter.useoffset": False,
     "axes.titley": 1.0,  # a fixed place of titles; searching for it takes a fifth of the time of a drawing
 }
 
@@ -219,9 +201,8 @@ def standalone(svg: str) -> str:
 
     light = theme("#1b1d22", "#5c616b", "#dcdfe4", "#ffffff", LIGHT)
     dark = theme("#eceef2", "#a2a8b3", "#353a44", "#15171c", DARK)
-    style = (
-        f"<style>text{{font-family:system-ui,sans-serif}}{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
-    )
+    font = "text{font-family:system-ui,sans-serif}"
+    style = f"<style>{font}{light}@media (prefers-color-scheme:dark){{{dark}}}</style>"
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
     # Without a size of its own, a viewer such as that of `dvc plots show` draws a picture of a few pixels.
     opening = re.compile(r'<svg (viewBox="0 0 (\S+) (\S+)"[^>]*)>')
@@ -259,23 +240,13 @@ def name_ends(axes: "Axes", ends: Sequence[tuple[str, float, SeriesStyle]], grey
     transform = axes.get_yaxis_transform()
     per_point = 1.0 / max(axes.get_window_extent().width, 1)
     for (label, y, style), height in zip(ends, positions, strict=True):
-        options: dict[str, Any] = {
-            "color": MUTED if label in grey else style.color,
-            "clip_on": False,
-            "transform": transform,
-        }
+        color, ink, dash = (MUTED, MUTED, "-") if label in grey else (style.color, INK, style.dash)
+        options: dict[str, Any] = {"color": color, "clip_on": False, "transform": transform}
         start = np.clip(y, low, high)  # without this, a diverged method would have a line far outside of the figure
         (lead,) = axes.plot([1.0, 1.0 + 14 * per_point], [start, height], linewidth=0.6, alpha=0.6, **options)
-        (sample,) = axes.plot(
-            1.0 + per_point * np.array([16, 32]),
-            [height, height],
-            linestyle="-" if label in grey else style.dash,
-            **options,
-        )
-        ink = MUTED if label in grey else INK
-        text = axes.text(
-            1.0 + 36 * per_point, height, label, transform=transform, fontsize=LABEL_SIZE, va="center", color=ink
-        )
+        (sample,) = axes.plot(1.0 + per_point * np.array([16, 32]), [height, height], linestyle=dash, **options)
+        look: dict[str, Any] = {"fontsize": LABEL_SIZE, "va": "center", "color": ink}
+        text = axes.text(1.0 + 36 * per_point, height, label, transform=transform, **look)
         for part, artist in enumerate((lead, sample, text)):
             artist.set_gid(f"series-{style.series}-end{part}")
     axes.set_ylim(low, high)
@@ -286,16 +257,6 @@ def name_below(axes: "Axes", styles: Sequence[tuple[str, SeriesStyle]]) -> None:
     from matplotlib.lines import Line2D
 
     samples = [Line2D([], [], color=style.color, linestyle=style.dash) for _, style in styles]
-    axes.legend(
-        samples,
-        [label for label, _ in styles],
-        loc="upper left",
-        bbox_to_anchor=(0.0, -0.16),
-        ncols=2,
-        fontsize=LABEL_SIZE,
-        frameon=False,
-        labelcolor=INK,
-        borderpad=0,
-        handlelength=1.6,
-        columnspacing=1.2,
-    )
+    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (0.0, -0.16), "borderpad": 0, "frameon": False}
+    look: dict[str, Any] = {"ncols": 2, "columnspacing": 1.2, "handlelength": 1.6, "fontsize": LABEL_SIZE}
+    axes.legend(samples, [label for label, _ in styles], labelcolor=INK, **place, **look)

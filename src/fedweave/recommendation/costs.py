@@ -67,12 +67,9 @@ class Costs:
     def final_seconds(self, schedule: Schedule) -> float:
         """Seconds of the last comparison and of the learning curve, for the slowest entries that can be finalists."""
         waves = math.ceil(len(schedule.seeds) / self.workers)
-        controls = [
-            self.round_seconds[name] for name, candidate in self.entries.items() if candidate.method in CONTROLS
-        ]
-        others = sorted(
-            (t for name, t in self.round_seconds.items() if self.entries[name].method not in CONTROLS), reverse=True
-        )
+        controls = [self.round_seconds[name] for name, one in self.entries.items() if one.method in CONTROLS]
+        others = [t for name, t in self.round_seconds.items() if self.entries[name].method not in CONTROLS]
+        others.sort(reverse=True)
         pooled = max(controls, default=0.0)
         trained = [*controls, *others[: race.MIN_METHODS], pooled, *others[:1] * 2]
         curve = len(SHARES) * max([*controls, *others[:1]], default=0.0)
@@ -121,8 +118,5 @@ def fit_schedule(costs: Costs, wanted: Schedule, limit: float) -> Schedule:
         if costs.total_seconds(replace(schedule, rounds=rounds)) <= allowed_seconds:
             return replace(schedule, rounds=rounds)
     needed_seconds = costs.total_seconds(replace(schedule, rounds=min(MIN_ROUNDS, wanted.rounds))) / MARGIN
-    raise BadInput(
-        f"budget: {limit:.0f} s is too little; {format_count(len(costs.entries), 'method')} need at "
-        f"least {needed_seconds:.0f} s here; "
-        "give more, or list fewer methods"
-    )
+    needed = f"{format_count(len(costs.entries), 'method')} need at least {needed_seconds:.0f} s here"
+    raise BadInput(f"budget: {limit:.0f} s is too little; {needed}; give more, or list fewer methods")

@@ -9,33 +9,10 @@ import pandas as pd
 
 from fedweave.files.atomic import read_json, read_table
 
-NUMBERS = (
-    "mean",
-    "std",
-    "client_std",
-    "worst10",
-    "bytes",
-    "seconds",
-    "difference",
-    "low",
-    "high",
-    "p_adjusted",
-    "margin",
-    "seeds_needed",
-)
-ABLATION_COLUMNS = (
-    "ablation",
-    "variant",
-    "run",
-    "task",
-    "method",
-    "metric",
-    "settings",
-    "declared",
-    *NUMBERS,
-    "over",
-    "verdict",
-)
+SCORES = ("mean", "std", "client_std", "worst10", "bytes", "seconds")
+NUMBERS = (*SCORES, "difference", "low", "high", "p_adjusted", "margin", "seeds_needed")
+VARIANT = ("ablation", "variant", "run", "task", "method", "metric", "settings", "declared")
+ABLATION_COLUMNS = (*VARIANT, *NUMBERS, "over", "verdict")
 TRIAL_COLUMNS = ("value", "reached", "rounds", "started", "seconds")  # columns of trials that are not hyper-parameters
 BYTES = "bytes"  # one more, of searches with two objectives
 

@@ -118,16 +118,12 @@ def overview(
         texts.setdefault(row["method"], {})[row["task"]] = (text, marks[row["task"]][row["method"]])
     mean, scored = _mean_ranks(board), board[board["mean"].notna()].groupby("method")["task"].nunique()
     count = {m: int(scored.get(m, 0)) for m in texts}
-    return [
-        OverviewRow(
-            f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY,
-            m,
-            styles[m].series,
-            [texts[m].get(t, (EMPTY, "")) for t in marks],
-            f"{count[m]} of {len(marks)} tasks" if count[m] < len(marks) else "",
-        )
-        for m in sorted(texts, key=lambda m: (-count[m], np.nan_to_num(mean[m], nan=np.inf), m))
-    ]
+    rows = []
+    for m in sorted(texts, key=lambda m: (-count[m], np.nan_to_num(mean[m], nan=np.inf), m)):
+        rank = f"{mean[m]:.1f}" if np.isfinite(mean[m]) else EMPTY
+        part = f"{count[m]} of {len(marks)} tasks" if count[m] < len(marks) else ""
+        rows.append(OverviewRow(rank, m, styles[m].series, [texts[m].get(t, (EMPTY, "")) for t in marks], part))
+    return rows
 
 
 def _leak(tables: Tables) -> str:

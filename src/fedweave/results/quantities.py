@@ -13,22 +13,8 @@ from fedweave.results import published
 from fedweave.results.runs import RETRAIN_HINT, Run, Study, by_task
 from fedweave.results.server_records import Graphs, graphs_by_seed
 
-COLUMNS = [
-    "run",
-    "task",
-    "dataset",
-    "setting",
-    "method",
-    "quantity",
-    "part",
-    "stage",
-    "round",
-    "value",
-    "std",
-    "seeds",
-    "printed",
-    "table",
-]
+OF_RUN = ("run", "task", "dataset", "setting", "method")
+COLUMNS = [*OF_RUN, "quantity", "part", "stage", "round", "value", "std", "seeds", "printed", "table"]
 WEIGHTS = ("collab_weight_self", "collab_weight_similar", "collab_weight_other")
 CLIENT_ROUNDS = 750  # number of client updates behind the printed traffic of pFedLA's Table 3
 MIB = 2.0**20
@@ -66,13 +52,8 @@ def _printed_table(run: Run, quantity: str) -> str:
 
 
 def run_columns(run: Run) -> dict[str, Any]:
-    return {
-        "run": run.name,
-        "task": run.task,
-        "dataset": run.info["dataset"],
-        "setting": run.info["setting"],
-        "method": run.label,
-    }
+    values = (run.name, run.task, run.info["dataset"], run.info["setting"], run.label)
+    return dict(zip(OF_RUN, values, strict=True))
 
 
 def _weights(run: Run, selected: pd.DataFrame, stored: Mapping[int, Graphs]) -> Iterable[dict[str, Any]]:

@@ -25,36 +25,11 @@ from fedweave.results.runs import Run, Study, by_task, load_study, write_margins
 from fedweave.results.selection import clients, progress, score_matrix
 from fedweave.runs import selection
 
-COLUMNS = [
-    "study",
-    "dataset",
-    "setting",
-    "method",
-    "metric",
-    "mean",
-    "std",
-    "seeds",
-    "pooled",
-    "client_std",
-    "worst10",
-    "low",
-    "high",
-    "mark",
-    *map(control_column, CONTROLS),
-    "gain",
-    "loss",
-    "clients",
-    "pre",
-    "post",
-    "best_round",
-    "at_last",
-    *quality.MEANING,
-    "bytes_up",
-    "bytes_down",
-    "seconds",
-    "published_mean",
-    "published_std",
-]
+SCORES = ("mean", "std", "seeds", "pooled", "client_std", "worst10", "low", "high", "mark")
+OVER_LOCAL = (*map(control_column, CONTROLS), "gain", "loss", "clients")
+COSTS = ("bytes_up", "bytes_down", "seconds", "published_mean", "published_std")
+COLUMNS = ["study", "dataset", "setting", "method", "metric", *SCORES, *OVER_LOCAL]
+COLUMNS += ["pre", "post", "best_round", "at_last", *quality.MEANING, *COSTS]
 # Field of `Tables` -> name of its file.
 FILES = {
     "board": "leaderboard",
