@@ -63,10 +63,8 @@ def test_metrics_figures_page_and_models_are_those_of_the_sample(some: fw.Compar
     assert some["fedaghn"].graphs().weights.shape[-1] == 6
     assert some.plot.clients().svg
     assert "3 of 6 clients" in some.report().read_text(encoding="utf-8")
-    inside, outside = (
-        some["local"].evaluated_clients[0],
-        next(n for n in some.clients if n not in some["local"].evaluated_clients),
-    )
+    inside = some["local"].evaluated_clients[0]
+    outside = next(n for n in some.clients if n not in some["local"].evaluated_clients)
     guess, truth = some["local"].predict(X[NAMES == inside], inside), Y[NAMES == inside]
     assert len(guess) == len(truth)
     assert some["local"].export(tmp_path / "model", inside).is_dir()
@@ -101,9 +99,8 @@ def test_a_sample_of_all_clients_is_a_full_evaluation(federation: fw.Federation)
     plain = fw.fit("fedavg", federation, **QUIET)
     assert "clients" not in plain.settings["evaluate"]
     for count in (6, 100):
-        pd.testing.assert_frame_equal(
-            fw.fit("fedavg", federation, evaluate={"clients": count}, **QUIET).history, plain.history
-        )
+        sampled = fw.fit("fedavg", federation, evaluate={"clients": count}, **QUIET)
+        pd.testing.assert_frame_equal(sampled.history, plain.history)
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "all", None, True])

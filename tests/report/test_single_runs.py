@@ -26,17 +26,15 @@ def test_test_values_do_not_change_the_selected_round(tmp_path: Path, select: st
     assert (before["round"] == after["round"]).all()
     assert (before["value"] != after["value"]).any()
     leaky = results.clients(results.load_study(run.parents[1]), selection.LEAKY)
-    per_seed = (
-        table[test & (table["point"] == "post")].groupby(["seed", "round"])["value"].mean().groupby("seed").idxmax()
-    )
+    means = table[test & (table["point"] == "post")].groupby(["seed", "round"])["value"].mean()
+    per_seed = means.groupby("seed").idxmax()
     assert leaky.groupby("seed")["round"].first().to_dict() == dict(per_seed.tolist())
 
 
 def test_selection_on_test_is_never_a_headline(tmp_path: Path) -> None:
     run = write_single_run(tmp_path, select="best_test_round")
-    with pytest.raises(
-        BadInput, match=r"'best_test_round' is unknown.*choices: best_val_round, last, per_client_best_val"
-    ):
+    words = r"'best_test_round' is unknown.*choices: best_val_round, last, per_client_best_val"
+    with pytest.raises(BadInput, match=words):
         results.load_study(run.parents[1])
 
 
@@ -83,9 +81,8 @@ def test_broken_folders_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nowhere: there is no such folder of results; check the path"):
         results.load_study(tmp_path / "nowhere")
     run = write_single_run(tmp_path)
-    with pytest.raises(
-        BadInput, match=f"^{run}: is the folder of one run; give that of its results, {run.parents[1]}$"
-    ):
+    words = f"^{run}: is the folder of one run; give that of its results, {run.parents[1]}$"
+    with pytest.raises(BadInput, match=words):
         results.load_study(run)
     table = pd.read_parquet(run / "evaluations.parquet")
     pd.concat([table, table[:1]]).to_parquet(run / "evaluations.parquet")

@@ -314,10 +314,8 @@ class Comparison:
         """
         check_folder(folder, "folder")
         if self._is_rescored:
-            raise BadInput(
-                f"save: scores by {self.metric} are made from stored predictions; save the comparison that "
-                f"with_metric was called on, and call with_metric({self.metric!r}) again after fw.load"
-            )
+            way = f"save the comparison that with_metric was called on, and call with_metric({self.metric!r}) again"
+            raise BadInput(f"save: scores by {self.metric} are made from stored predictions; {way} after fw.load")
         folder = Path(folder)
         copy(self.study.folder, folder, "runs")
         results.write(folder, find_partitions(folder), as_plain(self.study.margins) or None)

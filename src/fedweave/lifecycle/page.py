@@ -103,13 +103,11 @@ def _draw_means(record: "pd.DataFrame", styles: Any, metric: str, moves: list[in
 
     if not len(record):
         return []
-    means = pd.DataFrame(
-        [
-            (role, number, part["version"].iloc[0], *interval_of_mean(part["score"].to_numpy(dtype=float), metric))
-            for (role, number), part in record.groupby(["role", "delivery"])
-        ],
-        columns=["role", "delivery", "version", "score", "low", "high"],
-    )
+    rows = []
+    for (role, number), part in record.groupby(["role", "delivery"]):
+        interval_ends = interval_of_mean(part["score"].to_numpy(dtype=float), metric)
+        rows.append((role, number, part["version"].iloc[0], *interval_ends))
+    means = pd.DataFrame(rows, columns=["role", "delivery", "version", "score", "low", "high"])
     return [plots.over_deliveries(means, styles, metric, moves, narrow=narrow) for narrow in (False, True)]
 
 

@@ -68,15 +68,13 @@ def convergence(
 def _draw_line(axis: "Axes", part: "pd.DataFrame", style: SeriesStyle, against: str, grey: bool) -> None:
     """One method over its rounds: a line with a band, or a thin grey line."""
     x, mean, std = (part[c].to_numpy(dtype=float) for c in (against, "mean", "std"))
-    options: dict[str, Any] = (
-        {"color": MUTED, "linewidth": 0.9, "alpha": 0.55, "zorder": 1.5} if grey else {"color": style.color}
-    )
+    muted: dict[str, Any] = {"color": MUTED, "linewidth": 0.9, "alpha": 0.55, "zorder": 1.5}
+    options = muted if grey else {"color": style.color}
     (line,) = axis.plot(x, mean, linestyle="-" if grey else style.dash, **options)
     line.set_gid(f"series-{style.series}-line")
     if not grey:
-        band = axis.fill_between(
-            x, mean - np.nan_to_num(std), mean + np.nan_to_num(std), color=style.color, alpha=0.13, linewidth=0
-        )
+        low, high = mean - np.nan_to_num(std), mean + np.nan_to_num(std)
+        band = axis.fill_between(x, low, high, color=style.color, alpha=0.13, linewidth=0)
         band.set_gid(f"series-{style.series}-band")
     if x[-1] == x[0]:
         axis.plot(x[-1:], mean[-1:], "o", markersize=5, **options)

@@ -35,11 +35,10 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     warnings = _summarise_warnings(control_sentences, len(parts))
     unjudged, leaders = _leaders(study, tables, [*parts], reasons)
     first = [*rule_sentences, *unjudged, *warnings, *leaders, *notes, *upper_bound(study, tables)]
+    is_warning = bool(control_sentences or reasons) or leader_below_rule
     return [
         *_under_trained(study, tables, parts),
-        SummaryLine(
-            "Who leads", _order_by_task(first, [*parts]), bool(control_sentences or reasons) or leader_below_rule
-        ),
+        SummaryLine("Who leads", _order_by_task(first, [*parts]), is_warning),
         *_unequal_rounds(study),
         SummaryLine("Against Local", tuple(_local_sentences(parts, reasons))),
         *_deployments(study, tables, [*parts]),
@@ -85,19 +84,16 @@ def _tuning(study: Study) -> tuple[str, ...]:
     parts, sentences = results.by_task(study), tuning.changes(study)
     if len(sentences) == 1 or not 1 < len(parts) <= MOST_TASKS:
         return sentences
-    return tuple(
-        f"{task}: {' '.join(tuning.changes(study._replace(runs=tuple(runs))))}" for task, runs in parts.items()
-    )
+    changes = {task: tuning.changes(study._replace(runs=tuple(runs))) for task, runs in parts.items()}
+    return tuple(f"{task}: {' '.join(lines)}" for task, lines in changes.items())
 
 
 def _summarise_warnings(sentences: Sequence[str], tasks: int) -> list[str]:
     """Warnings that no method is shown to be better than a control; a count where there are many tasks."""
     if len(sentences) <= MOST_TASKS:
         return list(sentences)
-    return [
-        f"On {len(sentences)} of {tasks} tasks no method is shown to be better than a control "
-        "(Local, FedAvg or FedAvg-FT)."
-    ]
+    start = f"On {len(sentences)} of {tasks} tasks"
+    return [f"{start} no method is shown to be better than a control (Local, FedAvg or FedAvg-FT)."]
 
 
 def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str:
@@ -112,8 +108,7 @@ def _control_as_good(task: str, board: pd.DataFrame, tests: pd.DataFrame) -> str
         if not words or "better" in words.values():
             continue
         metric = str(board["metric"].iloc[0])
-        pair = [f"{name} {format_score(scores[name], np.nan, metric)}" for name in (control, methods[0])]
-        numbers = ", ".join(pair)
+        numbers = ", ".join(f"{name} {format_score(scores[name], np.nan, metric)}" for name in (control, methods[0]))
         open_to = [name for name, word in words.items() if word == "open"]
         still = f"; open for {join_names(open_to)}" if open_to else ""
         return f"{task}: no method is shown to be better than the control {control} ({numbers}{still})."

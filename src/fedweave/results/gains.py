@@ -32,12 +32,8 @@ def gains(runs: Sequence[Run], table: pd.DataFrame) -> dict[str, dict[str, float
         difference = sign * _subtract(mean, base)
         if not np.isfinite(difference).any():
             continue
-        counts = {
-            "gain": (difference > 0).sum(),
-            "loss": (difference < 0).sum(),
-            "clients": np.isfinite(difference).sum(),
-        }
-        counts_by_run[name] = {key: float(count) for key, count in counts.items()}
+        counted = {"gain": difference > 0, "loss": difference < 0, "clients": np.isfinite(difference)}
+        counts_by_run[name] = {key: float(clients.sum()) for key, clients in counted.items()}
     return counts_by_run
 
 

@@ -120,10 +120,8 @@ def missing_score_note(runs: Sequence[Run]) -> str:
         return ""
     count, verb = format_count(len(runs[0].evaluated_clients), "client"), "has" if len(names) == 1 else "have"
     where = " in some split" * has_splits + (f", which needs {metric.needs}" if metric and metric.needs else "")
-    return (
-        f"{task}: {len(names)} of {count} {verb} no {name}{where}: {name_clients(names)}. "
-        "No mean or test includes them."
-    )
+    who = f"{len(names)} of {count} {verb} no {name}{where}: {name_clients(names)}"
+    return f"{task}: {who}. No mean or test includes them."
 
 
 def name_clients(names: Sequence[str]) -> str:

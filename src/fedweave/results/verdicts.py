@@ -105,21 +105,16 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
         return ""
     rows = table[table["run"].isin([run.name for run in runs])]
     if rows.groupby("run")["seed"].nunique().max() < 2:
-        return (
-            f"{ONE_SEED} How much the scores vary between seeds is not known; intervals are over clients alone. It "
-            "takes 2 seeds or more."
-        )
+        known = "How much the scores vary between seeds is not known; intervals are over clients alone."
+        return f"{ONE_SEED} {known} It takes 2 seeds or more."
     numbers, clients = parts.part_numbers(runs), parts.common_clients(runs, rows)
     columns = len({numbers[client] if numbers else client for client in clients})
     if columns >= statistics.LEAST_CLIENTS:
         return ""
     counted = describe_parts(runs, table)
     these = f"{columns} of these" if counted else format_count(columns, "client")
-    least = f"{2.0 ** (1 - columns):.2g}"
-    return (
-        f"{counted} With {these} there is no verdict: even if all agree, p is {least} or more. It takes "
-        f"{statistics.LEAST_CLIENTS} or more."
-    ).lstrip()
+    why = f"even if all agree, p is {2.0 ** (1 - columns):.2g} or more"
+    return f"{counted} With {these} there is no verdict: {why}. It takes {statistics.LEAST_CLIENTS} or more.".lstrip()
 
 
 def describe_parts(runs: Sequence[Run], table: pd.DataFrame) -> str:
