@@ -1,9 +1,7 @@
 """The file of MLflow's database: whole or not there, and one line where it or a server refuses."""
 
-import base64
-import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import mlflow.store.db.utils
@@ -14,7 +12,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from fedweave.errors import BadInput
-from fedweave.files import stored
 from fedweave.files.atomic import user_errors, write_new
 
 from .. import addresses
@@ -37,16 +34,7 @@ def create(uri: str) -> None:
 
 
 def _empty_database() -> bytes:
-    """MLflow's tables without rows. Its migrations take a second, so the result is stored for its version."""
-    name = f"mlflow-{mlflow.__version__}-{mlflow.store.db.utils._get_latest_schema_revision()}"
-    with suppress(KeyError, TypeError, ValueError, zlib.error):
-        return zlib.decompress(base64.b64decode(stored.read(name)["database"], validate=True))
-    content = _migrate_empty_database()
-    stored.write(name, {"database": base64.b64encode(zlib.compress(content)).decode()})
-    return content
-
-
-def _migrate_empty_database() -> bytes:
+    """MLflow's tables without rows."""
     engine = sqlalchemy.create_engine("sqlite://", poolclass=StaticPool)  # in memory, with one connection
     mlflow.store.db.utils._initialize_tables(engine)
     with engine.connect() as connection:

@@ -60,24 +60,12 @@ def schema(file: Path) -> set[tuple[Any, ...]]:
         return {*connection.execute(query)}
 
 
-def content(file: Path) -> list[str]:
-    """The SQL that makes a database again, with its rows."""
-    with closing(sqlite3.connect(file)) as connection:
-        return [*connection.iterdump()]
-
-
 def test_a_new_database_is_that_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one is made by MLflow's migrations, later ones are copies of what the cache folder has."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     MlflowClient("sqlite:///own.db").search_experiments()
     database.create("sqlite:///new.db")
-    with monkeypatch.context() as patch:
-        patch.delattr("mlflow.store.db.utils._initialize_tables")
-        database.create("sqlite:///copy.db")
     assert len(schema(tmp_path / "new.db")) > 100
     assert schema(tmp_path / "new.db") == schema(tmp_path / "own.db")
-    assert content(tmp_path / "copy.db") == content(tmp_path / "new.db")
     (tmp_path / "other.db").write_bytes(b"of somebody")
     database.create("sqlite:///other.db")
     assert (tmp_path / "other.db").read_bytes() == b"of somebody"
@@ -96,41 +84,6 @@ def test_a_new_database_has_nothing_of_a_deleted_one(tmp_path: Path, monkeypatch
     database.create("sqlite:///new.db")
     MlflowClient("sqlite:///new.db").create_experiment("first")
     assert "more" not in {name for _, name, *_ in schema(Path("new.db"))}
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache folder, which does not exist yet. The current folder is a new one, and MLflow's migrations are none."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("mlflow.store.db.utils._upgrade_db", lambda engine: None)
-    return tmp_path / "cache"
-
-
-@pytest.mark.parametrize("damage", ["", "{", "{}", '{"database": 5}', '{"database": "§"}', '{"database": "bm8="}'])
-def test_a_damaged_file_of_the_cache_is_made_again(damage: str, cache: Path, tmp_path: Path) -> None:
-    database.create("sqlite:///first.db")
-    [file] = cache.glob("fedweave/mlflow-*.json")
-    whole = file.read_text()
-    file.write_text(damage)
-    database.create("sqlite:///new.db")
-    assert content(tmp_path / "new.db") == content(tmp_path / "first.db")
-    assert file.read_text() == whole
-
-
-def test_a_database_needs_no_cache_folder(cache: Path, tmp_path: Path) -> None:
-    cache.touch()
-    database.create("sqlite:///new.db")
-    assert "experiments" in {name for _, name, *_ in schema(tmp_path / "new.db")}
-
-
-def test_each_version_of_mlflow_has_its_own_database(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    database.create("sqlite:///one.db")
-    monkeypatch.setattr("mlflow.__version__", "99.0")
-    database.create("sqlite:///two.db")
-    monkeypatch.setattr("mlflow.store.db.utils._get_latest_schema_revision", lambda: "0123456789ab")
-    database.create("sqlite:///three.db")
-    assert len([*cache.glob("fedweave/mlflow-*.json")]) == 3
 
 
 @pytest.mark.usefixtures("store")
