@@ -139,9 +139,6 @@ def check_store(uri: str, study: str = "") -> None:
     Args:
         uri: of the tracking store.
         study: the study that the error message tells the user to log later; default: all.
-
-    Raises:
-        BadInput: naming the server or the file, the reason and the way out.
     """
     log_command = f"fedweave log {study}".strip()
     if ":" not in uri and not uri.startswith("databricks"):

@@ -68,11 +68,7 @@ def export(
 
 
 def check_partition(run: "RunSpec", dataset: "Dataset", partition: "Partition") -> None:
-    """Refuse a partition that was made with other settings than params.yaml has now, or from other data.
-
-    Raises:
-        BadInput: naming the task and the command that makes the partition again.
-    """
+    """Refuse a partition that was made with other settings than params.yaml has now, or from other data."""
     from fedweave import data
 
     from ..stages.partition import digest

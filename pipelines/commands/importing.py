@@ -125,11 +125,7 @@ def _name_of(file: Path) -> str:
 
 
 def _check_not_taken(name: str) -> None:
-    """Refuse the name of a data set that is not from an earlier import of this name.
-
-    Raises:
-        BadInput: naming the file with the other data set.
-    """
+    """Refuse the name of a data set that is not from an earlier import of this name."""
     from fedweave.data import DATASETS, PARTITIONS
 
     plugins.load_if_missing(name, DATASETS)

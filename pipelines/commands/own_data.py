@@ -247,11 +247,7 @@ def _explain(result: "fw.MethodResult", why: str, seed: int | None, refit: bool)
 
 
 def _check_results_spare(file: Path, out: Path) -> None:
-    """Refuse a folder where a table of the results would replace the user's file.
-
-    Raises:
-        BadInput: naming the folder and the file.
-    """
+    """Refuse a folder where a table of the results would replace the user's file."""
     from fedweave.comparison.folder_copies import RESULTS
 
     if file.resolve().parent == out.resolve() and any(file.match(pattern) for pattern in RESULTS):
@@ -325,11 +321,7 @@ def show(comparison: "fw.Comparison", told: Collection[str] = ()) -> None:
 
 
 def _check_settings(values: Mapping[str, Any]) -> None:
-    """Refuse names of methods, names that are options of the command, and a setting under both of its names.
-
-    Raises:
-        BadInput: naming the setting and the option.
-    """
+    """Refuse names of methods, names that are options of the command, and a setting under both of its names."""
     from fedweave.methods import METHODS
 
     for key in values:

@@ -104,11 +104,7 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
 
 
 def _check_folder(study: Study) -> None:
-    """Refuse a copy of another folder's results: in MLflow its runs would take the place of that folder's runs.
-
-    Raises:
-        BadInput: the study has another folder below results/, with finished runs.
-    """
+    """Refuse a copy of another folder's results: in MLflow its runs would take the place of that folder's runs."""
     own_folder = RESULTS / study.name
     if own_folder.resolve() != study.folder.resolve() and any(own_folder.glob("runs/*/run.json")):
         raise BadInput(

@@ -78,11 +78,7 @@ def plan(targets: Sequence[str] = ()) -> StagePlan:
 
 
 def check(targets: Sequence[str] = ()) -> None:
-    """Refuse a project whose stages DVC cannot make from params.yaml and dvc.yaml, and unknown targets of `plan`.
-
-    Raises:
-        BadInput: naming the file, and how to write it again; or the target.
-    """
+    """Refuse a project whose stages DVC cannot make from params.yaml and dvc.yaml, and unknown targets of `plan`."""
     read_yaml(PARAMS)
     with repository() as repo, _readable():
         names = [stage.addressing for stage in repo.index.graph]
@@ -90,11 +86,7 @@ def check(targets: Sequence[str] = ()) -> None:
 
 
 def check_groups(targets: Sequence[str]) -> None:
-    """Refuse targets of a study that params.yaml does not hold yet, so that only the groups of its stages are known.
-
-    Raises:
-        BadInput: naming the group.
-    """
+    """Refuse targets of a study that params.yaml does not hold yet, so that only the groups of its stages are known."""
     if targets:
         _check_targets([*map(_group, targets)], read_yaml(Path("dvc.yaml"))["stages"])
 

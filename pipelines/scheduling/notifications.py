@@ -41,11 +41,7 @@ DRIFT_PAYLOAD = """{
 
 
 def check(address: str) -> None:
-    """Refuse an address that is not a web address.
-
-    Raises:
-        BadInput: naming the address.
-    """
+    """Refuse an address that is not a web address."""
     try:
         parts = urlsplit(address)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname)

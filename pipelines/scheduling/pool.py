@@ -40,11 +40,7 @@ def server_settings() -> dict[Any, str]:
 
 
 def check_project(server: dict[Any, str]) -> None:
-    """Refuse to send stages to the workers of another project at the server with the settings `server`.
-
-    Raises:
-        BadInput: the pool is another project's, or nobody's.
-    """
+    """Refuse to send stages to the workers of another project at the server with the settings `server`."""
     with temporary_settings(server), get_client(sync_client=True) as client:
         pool_owner.check_stages(client, pool_names.current_pool(), bool(os.environ.get(pool_names.VARIABLE)))
 

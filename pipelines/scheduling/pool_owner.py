@@ -78,11 +78,7 @@ def claim(client: "SyncPrefectClient", pool: str) -> Owner:
 
 
 def check_flows(client: "SyncPrefectClient", pool: str) -> None:
-    """Refuse to run the flows of `pool` in a folder that does not own it.
-
-    Raises:
-        BadInput: another folder owns it, or none.
-    """
+    """Refuse to run the flows of `pool` in a folder that does not own it."""
     owner = _require_owner(client, pool)
     if not owner.is_here:
         raise BadInput(

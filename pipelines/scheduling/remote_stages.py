@@ -213,11 +213,7 @@ def code_digest() -> str:
 
 
 def _check_remote() -> None:
-    """Refuse a clone from which no output could reach the writer.
-
-    Raises:
-        BadInput: it has no DVC remote.
-    """
+    """Refuse a clone from which no output could reach the writer."""
     with _repo() as repo:
         if not repo.config["core"].get("remote"):
             raise BadInput(
@@ -297,11 +293,7 @@ def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], expect
 
 
 def _check_members(out: "Output") -> None:
-    """Refuse a folder whose list of files names one outside of it.
-
-    Raises:
-        BadInput: naming the file.
-    """
+    """Refuse a folder whose list of files names one outside of it."""
     members = out.get_obj()
     for key, _, _ in members if out.hash_info is not None and out.hash_info.isdir and members is not None else ():
         if not key or any(part in ("", ".", "..") or "/" in part for part in key):

@@ -128,11 +128,7 @@ def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submissio
 
 @contextmanager
 def _lock(study: str) -> Iterator[None]:
-    """Refuse a second submission of `study` while one is being made: it would remove the files of the first one's jobs.
-
-    Raises:
-        BadInput: another process is submitting the study.
-    """
+    """Refuse a second submission of `study` while one is being made: it would remove the files of its jobs."""
     way = f"wait until it has ended, then: fedweave cluster status {study}"
     busy = BadInput(f"{study}: another command is submitting it; {way}")
     with hold_lock(submission_folder(study).with_name(f"{submission_folder(study).name}.lock"), busy):
@@ -166,11 +162,7 @@ def _submit(cluster: resources.Cluster, params: dict[str, Any], targets: Sequenc
 
 
 def check_none_open(study: str) -> None:
-    """Refuse a second submission beside an open one.
-
-    Raises:
-        BadInput: the study has one.
-    """
+    """Refuse a second submission beside an open one."""
     if submission := load(study):
         states = submission.states()
         active = sum(job.job in states and states[job.job].is_active for job in submission.jobs)

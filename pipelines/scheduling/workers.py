@@ -73,11 +73,7 @@ def deploy(
 
 
 def _check_schedule(cron: str) -> None:
-    """Refuse a line that is not of cron.
-
-    Raises:
-        BadInput: with the reason.
-    """
+    """Refuse a line that is not of cron."""
     from prefect.client.schemas.schedules import CronSchedule
 
     try:
@@ -238,11 +234,7 @@ def worker(
 
 
 def _check_pool(role: Role, pool: str, is_named: bool) -> None:
-    """Refuse to work for another project; for stages alone, print the project.
-
-    Raises:
-        BadInput: the pool is not for this role in this folder.
-    """
+    """Refuse to work for another project; for stages alone, print the project."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:

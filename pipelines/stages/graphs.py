@@ -42,11 +42,7 @@ def main(name: str) -> None:
 
 
 def check(study: StudySpec, where: str) -> None:
-    """Refuse graphs that a run of `study` cannot read, before DVC needs their files and before any training.
-
-    Raises:
-        BadInput: naming the run, its setting `graph`, and the way out.
-    """
+    """Refuse graphs that a run of `study` cannot read, before DVC needs their files and before any training."""
     for run, name in _readers(study, where):
         setting = run.options.get("graph")
         if source := replayed_run(setting, study.name, study.runs):
@@ -138,11 +134,7 @@ def _variants(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def check_graph_paths(content: Mapping[str, Any], where: str) -> None:
-    """Refuse a params.yaml whose block `graphs` lacks a file that is read: DVC would not notice changes of the file.
-
-    Raises:
-        BadInput: naming the file, and what to write.
-    """
+    """Refuse a params.yaml whose block `graphs` lacks a file that is read: DVC would not notice changes of the file."""
     listed = (content.get("graphs") or {}).values()
     for name, path in graph_paths(content).items():
         if path not in listed:

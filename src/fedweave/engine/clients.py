@@ -242,11 +242,7 @@ def pad_arrays(arrays: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
 
 
 def check_clients(train: Sequence[np.ndarray], key: str) -> None:
-    """Refuse a federation with a client that has no training rows.
-
-    Raises:
-        BadInput: naming the first empty client.
-    """
+    """Refuse a federation with a client that has no training rows."""
     for i, rows in enumerate(train):
         if len(rows) == 0:
             raise BadInput(key, f"client {i} has no training row; use fewer clients, another seed or a larger minimum")

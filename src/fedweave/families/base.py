@@ -73,22 +73,14 @@ class SplitClient(Method):
 
 
 def check_parts(method: Method, model: str, where: str) -> None:
-    """Refuse a method whose parts of the `model`, private and shared ones, do not fit the model; `where` is the run.
-
-    Raises:
-        BadInput: one line that names the method and the way out.
-    """
+    """Refuse a method whose parts of the `model`, private and shared ones, do not fit the model; `where` is the run."""
     check_local_names(method)
     check_adapters(method, where)
     check_shared_part(method, model, where)
 
 
 def check_local_names(method: Method) -> None:
-    """Refuse a method that keeps names at the client that its task's model does not have, as they would be ignored.
-
-    Raises:
-        BadInput: naming the hook, the name and the nearest one.
-    """
+    """Refuse a method that keeps names at the client that its task's model does not have, as they would be ignored."""
     hooks = ("private", "local_names") if isinstance(method, SplitClient) else ("local_names",)
     for hook in hooks:
         draws_and_names.check_names(
@@ -100,11 +92,7 @@ def check_local_names(method: Method) -> None:
 
 
 def check_shared_part(method: Method, model: str, where: str) -> None:
-    """Refuse a method whose clients keep every parameter of the `model`: it would train as Local does.
-
-    Raises:
-        BadInput: naming the place `where` the run is, the method, the model and the way out.
-    """
+    """Refuse a method whose clients keep every parameter of the `model`: it would train as Local does."""
     if not {*method.task.params} - {*method.local_names}:
         raise BadInput(
             where,
@@ -115,11 +103,7 @@ def check_shared_part(method: Method, model: str, where: str) -> None:
 
 
 def check_adapters(method: Method, where: str) -> None:
-    """Refuse a method that cannot mix low-rank adapters in the way that the model asks for.
-
-    Raises:
-        BadInput: naming the place `where` the run is, the method and the way out.
-    """
+    """Refuse a method that cannot mix low-rank adapters in the way that the model asks for."""
     task = method.task
     is_torn = any(len({*pair} & {*method.local_names}) == 1 for pair in task.products_to_mix)
     for setting, is_asked_for in (("mix: product", task.products_to_mix), ("ranks", task.adapter_ranks)):

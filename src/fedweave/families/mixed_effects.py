@@ -56,11 +56,7 @@ def add_effects(coef: Tensor, factor: Tensor, effects: Tensor) -> Tensor:
 
 
 def check_size(label: str, columns: int, slopes: str) -> None:
-    """Refuse more columns than the sums of a client are good for.
-
-    Raises:
-        BadInput: naming the number of columns and the way out.
-    """
+    """Refuse more columns than the sums of a client are good for."""
     if columns <= MOST_EFFECTS[slopes]:
         return
     way = "set slopes to none" if columns <= MOST_COLUMNS else "take fewer columns, or leave the method out"

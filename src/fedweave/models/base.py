@@ -222,11 +222,7 @@ def find_constants(model: nn.Module) -> tuple[str, ...]:
 
 
 def check_trainable(model: nn.Module, where: str) -> None:
-    """Refuse a model without parameters to train.
-
-    Raises:
-        BadInput: there are none, or all are frozen.
-    """
+    """Refuse a model without parameters to train."""
     if any(True for _ in model.parameters()):
         return
     if find_constants(model):

@@ -187,11 +187,7 @@ def build_method(run: RunSpec, inputs: Inputs, where: str = str(PARAMS)) -> Meth
 
 
 def check_on_data(run: RunSpec, where: str, inputs: Inputs) -> None:
-    """Refuse a run that does not fit its data, before features are scaled; as `validate.check_run` does without data.
-
-    Raises:
-        BadInput: naming the run, the setting and the way out.
-    """
+    """Refuse a run that does not fit its data, before features are scaled, as `validate.check_run` without data."""
     place = f"{where}: runs.{run.key}"
     checks.check_budget(run, place, inputs.partition.clients)
     checks.check_graph(run, place)
@@ -270,11 +266,7 @@ def _choose_executor(run: RunSpec, method: Method, federation: Clients, device: 
 
 
 def check_memory(prepared: PreparedRun) -> None:
-    """Refuse an evaluation of more clients than fit into memory, with their models as sent, before and after training.
-
-    Raises:
-        BadInput: naming the setting, and how many clients would fit.
-    """
+    """Refuse an evaluation of more clients than fit into memory, with models as sent, before and after training."""
     count, memory = len(prepared.federation.sample), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     size = 3 * 4 * parameter_count(prepared.method.task.template)
     if count * size > memory:

@@ -38,11 +38,7 @@ def build(run: RunSpec, method: Method, federation: Clients, names: Sequence[str
 
 
 def check_given_graph(run: RunSpec, partition: Partition, where: str) -> None:
-    """Refuse a given graph that does not fit the clients of `partition`. A run to replay may not be trained yet.
-
-    Raises:
-        BadInput: as `graph_files.read_stored`; the number of layers is not checked.
-    """
+    """Refuse a given graph that does not fit the clients of `partition`. A run to replay may not be trained yet."""
     if str(run.options.get("graph", "")).startswith("given:"):
         check_stored_graph(run, where, partition.client_names)
 
@@ -53,9 +49,6 @@ def check_stored_graph(run: RunSpec, where: str, names: Sequence[str] = ()) -> N
     Args:
         names: of the clients; () before there are data, and then they are not checked, and nothing is where the number
             of clients is that of the data.
-
-    Raises:
-        BadInput: as `graph_files.read_stored`; the number of layers is not checked.
     """
     kind, _, source = str(run.options.get("graph", "")).partition(":")
     clients = len(names) or run.task.partition.get("clients")

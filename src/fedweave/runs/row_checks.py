@@ -21,9 +21,6 @@ def check_metric(run: RunSpec, dataset: Dataset, partition: Partition) -> None:
 
     Each client's rows are scored with outputs near its targets, validation rows too where they choose the round. A
     metric that some clients define passes; results name the other clients.
-
-    Raises:
-        BadInput: naming the metric, the rows, and what the metric needs.
     """
     metric = METRICS.get(str(run.task.metric))
     if metric is None or dataset.kind == "series" or partition.test_weight is not None:
@@ -40,11 +37,7 @@ def check_metric(run: RunSpec, dataset: Dataset, partition: Partition) -> None:
 
 
 def check_hidden(run: RunSpec, method: Method, partition: Partition) -> None:
-    """Refuse code from elsewhere where the label of a test row cannot be hidden, as another client trains on the row.
-
-    Raises:
-        BadInput: naming the run and the row.
-    """
+    """Refuse code from elsewhere where the label of a test row cannot be hidden, as another client trains on it."""
     if method.has_models:
         return
     known, hidden = (
@@ -77,11 +70,7 @@ def _score(metric: Metric, dataset: Dataset, rows: np.ndarray) -> float:
 
 
 def check_validation(run: RunSpec, method: Method, federation: Clients) -> None:
-    """Refuse clients without validation rows where the choice of the round or the method needs them.
-
-    Raises:
-        BadInput: naming a client and the way out.
-    """
+    """Refuse clients without validation rows where the choice of the round or the method needs them."""
     has_val = (federation.val >= 0).any(1)
     empty = (~has_val).nonzero().flatten().tolist()
     if empty and method.needs_validation:
@@ -100,11 +89,7 @@ def check_validation(run: RunSpec, method: Method, federation: Clients) -> None:
 
 
 def check_edges(run: RunSpec, layers: int, clients: int) -> None:
-    """Refuse to measure the edges of a graph that is too large to be recorded.
-
-    Raises:
-        BadInput: naming the setting and the way out.
-    """
+    """Refuse to measure the edges of a graph that is too large to be recorded."""
     if run.evaluate.edges and not is_recordable(layers, clients):
         raise BadInput(
             f"runs.{run.key}: evaluate.edges",
@@ -119,9 +104,6 @@ def check_equal_units(run: str, units: Mapping[int, tuple[str, ...]]) -> None:
     Args:
         run: its key.
         units: seed of a split -> the unit of each client.
-
-    Raises:
-        BadInput: naming both splits.
     """
     (first_seed, first_units), (other_seed, other_units) = units.items()
     if first_units != other_units:

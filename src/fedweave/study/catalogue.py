@@ -260,11 +260,7 @@ def _check_keys(file: str, own: Mapping[str, Any], methods: Collection[str]) -> 
 
 
 def _check_entries(methods: object, where: str) -> None:
-    """Refuse a value that is not a list of methods and variants.
-
-    Raises:
-        BadInput: naming the entry and what to write.
-    """
+    """Refuse a value that is not a list of methods and variants."""
     if not isinstance(methods, list):
         raise BadInput(where, "missing, or not a list; such as [fedavg, fedaghn]")
     for entry in methods:

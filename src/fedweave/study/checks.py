@@ -132,11 +132,7 @@ def _check_partition(partition: Mapping[str, Any], where: str) -> None:
 
 
 def check_splits(run: RunSpec, trials: int, where: str) -> None:
-    """Refuse several splits of a task with another number of seeds, or with a setting that one value decides for all.
-
-    Raises:
-        BadInput: naming the setting and the way out.
-    """
+    """Refuse several splits of a task with another number of seeds, or with a setting that has one value for all."""
     seeds = run.task.partition.get("seeds")
     if seeds is None:
         return
@@ -151,11 +147,7 @@ def check_splits(run: RunSpec, trials: int, where: str) -> None:
 
 
 def check_samples(runs: Sequence[RunSpec], where: str) -> None:
-    """Refuse runs of one task that are evaluated on different numbers of clients.
-
-    Raises:
-        BadInput: naming both runs and the way out.
-    """
+    """Refuse runs of one task that are evaluated on different numbers of clients."""
     first: dict[str, RunSpec] = {}
     for run in runs:
         other = first.setdefault(run.name, run)
@@ -203,11 +195,7 @@ def check_graph(run: RunSpec, where: str) -> None:
 
 
 def check_method(run: RunSpec, method: Method, where: str, capabilities: frozenset[str]) -> None:
-    """Refuse a method on a task whose `capabilities` lack what the method needs, or what the settings of its run need.
-
-    Raises:
-        BadInput: naming the setting and the way out.
-    """
+    """Refuse a method on a task whose `capabilities` lack what the method or the settings of its run need."""
     _check_uploads(run, method, where, capabilities)
     missing = METHODS[run.method].needs - capabilities
     if missing:

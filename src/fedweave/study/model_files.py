@@ -32,9 +32,6 @@ def check(model: Mapping[str, Any], where: str) -> None:
 
     Args:
         where: place of the block in messages.
-
-    Raises:
-        BadInput: naming the file, and both digests.
     """
     if not _path(model):
         return

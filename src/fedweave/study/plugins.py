@@ -131,11 +131,7 @@ def resolve_paths(uses: object, where: str, folder: Path = Path()) -> dict[str, 
 
 
 def check_names(uses: object, where: str) -> None:
-    """Refuse names of plug-ins that cannot be imported, as DVC makes paths from the names.
-
-    Raises:
-        BadInput: naming the first of them.
-    """
+    """Refuse names of plug-ins that cannot be imported, as DVC makes paths from the names."""
     for name in uses if isinstance(uses, Mapping) else ():
         if not isinstance(name, str) or not WORD.fullmatch(name):
             raise BadInput(

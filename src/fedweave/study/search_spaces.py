@@ -127,11 +127,7 @@ def describe_search(study: StudySpec, key: str) -> dict[str, Any]:
 
 
 def check(study: StudySpec, where: str) -> None:
-    """Refuse spaces of unknown methods and parameters, without any value, or without the declared value.
-
-    Raises:
-        BadInput: naming the entry, its value and the way out.
-    """
+    """Refuse spaces of unknown methods and parameters, without any value, or without the declared value."""
     if study.tune.sampler == RATES and any(study.tune.spaces.values()):
         method = next(method for method, space in study.tune.spaces.items() if space)
         raise BadInput(

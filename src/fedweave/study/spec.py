@@ -263,11 +263,7 @@ def _check_keys(raw: Mapping[str, Any], where: str) -> None:
 
 
 def check_names(raw: Mapping[str, Any], where: str) -> None:
-    """Refuse blocks that are not mappings, and names that are not safe in a shell, a file name, a URL or a key of DVC.
-
-    Raises:
-        BadInput: naming the block, the name and the characters that a name may have.
-    """
+    """Refuse blocks that are not mappings, and names that are not safe in a shell, a file, a URL or a key of DVC."""
     for key in ("graphs", "tasks", "runs", "methods", "ablate"):
         block = raw.get(key) or {}
         if not isinstance(block, Mapping):

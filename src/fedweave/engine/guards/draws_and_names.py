@@ -36,9 +36,6 @@ def forbid_unkeyed_draws(name: str, when: str = "") -> Iterator[None]:
 
     Args:
         when: the part of the run that the block is, for the message.
-
-    Raises:
-        BadInput: a generator has changed.
     """
     before, modules = _generators(), len(sys.modules)
     message = f"draws random numbers without a key{when and f' ({when})'}; {KEYED}"
@@ -57,11 +54,7 @@ def forbid_unkeyed_draws(name: str, when: str = "") -> Iterator[None]:
 
 @contextmanager
 def forbid_values() -> Iterator[None]:
-    """Refuse code of a client that reads the value of a tensor, which stacked clients do not have one of.
-
-    Raises:
-        BadInput: naming the file and the line of the code.
-    """
+    """Refuse code of a client that reads the value of a tensor, which stacked clients do not have one of."""
     try:
         yield
     except RuntimeError as error:
@@ -98,11 +91,7 @@ def _generators() -> tuple[Any, ...]:
 
 
 def check_names(hook: str, names: object, known: Collection[str], way: str) -> None:
-    """Refuse `names` of parameters, returned by `hook` or given to it, that are not `known`; `way` says which are.
-
-    Raises:
-        BadInput: naming the hook, the name and the nearest one of the model.
-    """
+    """Refuse `names` of parameters, returned by `hook` or given to it, that are not `known`; `way` says which are."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise BadInput(hook, f"{format_value(names)} is not a tuple of names; for example self.task.head")
     for name in names:
