@@ -241,7 +241,7 @@ def _parse(file: Path, content: bytes) -> SourceFile:
     for node in nodes:
         exports |= dict(_bindings(node, file)) if isinstance(node, ast.Import | ast.ImportFrom) else {}
     uses = [use for node in _runtime_nodes(tree) for use in _uses(node, exports, file)]
-    code = hashlib.sha256("\0".join(tree_tokens(tree, nodes)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    code = hashlib.sha256("\0".join(tree_tokens(tree)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     return SourceFile(code, tuple(dict.fromkeys(uses)), exports, frozenset(_defined_names(nodes)))
 
 
