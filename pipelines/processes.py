@@ -13,7 +13,7 @@ from types import FrameType
 from typing import NoReturn
 from weakref import WeakSet
 
-from fedweave.errors import BadInput, Diverged
+from fedweave.errors import BadInput, Diverged, exit_code
 from fedweave.files.atomic import user_errors
 from fedweave.processes.signals import die_with_parent, end_group, signal_group
 
@@ -126,7 +126,7 @@ def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
 def run_main(main: Callable[..., None], is_service: bool = False) -> NoReturn:
     """Run a stage's `main` with the arguments of the command line, then exit.
 
-    Bad input ends with one line and exit code 2, a diverged training with one line and exit code 3. A stage ends with
+    Bad input ends with one line and its exit code, a diverged training with one line and exit code 3. A stage ends with
     the process that started it: an orphan would continue and overwrite the outputs of the next attempt. A service does
     not: `nohup` lets it outlive its shell.
     """
@@ -140,7 +140,7 @@ def run_main(main: Callable[..., None], is_service: bool = False) -> NoReturn:
             main(*sys.argv[1:])
     except (BadInput, Diverged) as error:
         print(f"error: {error}", file=sys.stderr)
-        exit_process(2 if isinstance(error, BadInput) else 3)
+        exit_process(exit_code(error) if isinstance(error, BadInput) else 3)
     except KeyboardInterrupt:
         exit_process(128 + signal.SIGINT)
     except SystemExit as end:

@@ -49,15 +49,11 @@ def _build(title: str, columns: Sequence[str], cells: Mapping[str, Mapping[str, 
 
 
 def _format(entry: "PrintedNumber") -> Text:
-    """The printed number, and ours in brackets, in the colour of its state."""
+    """The printed number, and ours in brackets: green where the two agree, red where they differ, else yellow."""
     printed, ours = entry.numbers
     text = Text(printed, style="" if ours else "dim")
-    return text.append(f" [{ours}]", style=_color(entry)) if ours else text
-
-
-def _color(entry: "PrintedNumber") -> str:
-    """Green where the two agree, red where they differ, yellow without a verdict."""
-    return {"agrees": "green", "differs": "red"}.get(entry.verdict, "yellow")
+    color = {"agrees": "green", "differs": "red"}.get(entry.verdict, "yellow")
+    return text.append(f" [{ours}]", style=color) if ours else text
 
 
 def _legend() -> Text:

@@ -121,8 +121,8 @@ def switch_study(
 
 def _write(content: dict[str, Any], force: bool) -> None:
     if spec.PARAMS.is_file() and not force:
-        before = spec.read_yaml(spec.PARAMS)
-        if before != content and not _is_unchanged() and not _is_from_catalogue(before):
+        before, text = spec.read_yaml(spec.PARAMS), spec.PARAMS.read_text(encoding="utf-8")
+        if before != content and not signed_files.is_unchanged(text) and not _is_from_catalogue(before):
             raise BadInput(
                 "params.yaml: has changes made by hand, which would be lost; save it as studies/<name>.yaml, or add "
                 "--force to overwrite it"
@@ -185,11 +185,6 @@ def _packages(content: dict[str, Any]) -> dict[str, Any]:
     """In a checkout, the block `uses` with the packages with plug-ins; else `projects.write_packages` names them."""
     packages = {name: str(path) for name, path in plugins.find_installed().items()}
     return {"uses": {**packages, **content.get("uses", {})}} if packages and not projects.is_separate() else {}
-
-
-def _is_unchanged() -> bool:
-    """Whether params.yaml is exactly as this command wrote it; the study's own file may have changed since."""
-    return signed_files.is_unchanged(spec.PARAMS.read_text(encoding="utf-8"))
 
 
 def _is_from_catalogue(content: dict[str, Any]) -> bool:

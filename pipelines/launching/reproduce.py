@@ -12,14 +12,14 @@ import sys
 import time
 from contextlib import nullcontext
 
-from fedweave.errors import BadInput, exit_code
-from fedweave.files.atomic import user_errors
+from fedweave.errors import BadInput
 from fedweave.processes.signals import die_with_parent
 from fedweave.study.config import read_yaml
 from fedweave.study.spec import PARAMS
 
 from .. import addresses, linked, paths
 from ..mlflow_records import stamp, synchronise
+from ..processes import run_main
 from . import lines, locking
 
 LOG = paths.STATE / "repro.log"
@@ -113,13 +113,4 @@ def show_results(study: str) -> None:
 
 
 if __name__ == "__main__":
-    die_with_parent()  # such as make
-    try:
-        with user_errors():
-            code = reproduce()
-    except BadInput as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = exit_code(error)
-    except KeyboardInterrupt:
-        code = 128 + signal.SIGINT
-    sys.exit(code)
+    run_main(lambda: sys.exit(reproduce()))

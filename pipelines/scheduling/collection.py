@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,10 +134,7 @@ def _refusal_reason(stage: object, task: StageTask) -> str:
         return "it has not succeeded"
     if stage_tasks.definition_digest(stage) != task.definition:
         return "its command or its parameters in params.yaml changed while it ran"
-    changed = _changed_path([*outcome.inputs.items(), *outcome.outputs.items()])
-    return f"{changed} changed while it ran or after it" if changed else ""
-
-
-def _changed_path(digests: Iterable[tuple[str, str]]) -> str:
-    """The first path whose content differs from its digest, or ""."""
-    return next((path for path, expected in digests if not Path(path).exists() or digest(Path(path)) != expected), "")
+    for path, expected in (*outcome.inputs.items(), *outcome.outputs.items()):
+        if not Path(path).exists() or digest(Path(path)) != expected:
+            return f"{path} changed while it ran or after it"
+    return ""

@@ -13,10 +13,9 @@ from fedweave.report import method_views
 from fedweave.report.summary import SummaryLine, summary
 from fedweave.results import verdicts
 from fedweave.results.marks import NOTHING_SHOWN
-from fedweave.study import spec, validate
+from fedweave.study import validate
 
 from .. import addresses, paths
-from ..processes import run_main
 from . import terminal
 from .train import tuned_values
 
@@ -90,18 +89,8 @@ LEGEND = (
 MAX_NAMED_RUNS = 6  # in one line
 
 
-def main(study: str = "") -> None:
-    """Print the leaderboard of `study` (default: that of params.yaml), its summary in words, and paths of results."""
-    name = study or spec.load().name
-    folder = paths.RESULTS / name
-    if not (folder / "leaderboard.csv").is_file():
-        raise BadInput(f"{folder / 'leaderboard.csv'}: does not exist yet; make it with: dvc repro")
-    loaded = results.load_study(folder)
-    show_stored(name, loaded, results.compute_tables(loaded, paths.PARTITIONS))
-
-
 def show_stored(name: str, study: results.Study, tables: results.Tables, console: Console | None = None) -> None:
-    """Print what `main` prints of the study `name`, which is loaded; default: to the terminal."""
+    """Print the leaderboard of the study `name`, its summary in words and the paths of its results, to the terminal."""
     console = console or terminal.console()
     for note in notes(study):
         console.print(note, soft_wrap=True)
@@ -286,7 +275,3 @@ def grid_table(grid: method_views.TextTable) -> Table:
     for row in grid.rows:
         table.add_row(*row)
     return table
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -77,7 +77,8 @@ def test_page_and_terminal_report_too_few_clients_for_a_verdict(
     )
     results.write(folder)
     monkeypatch.chdir(tmp_path)
-    leaderboard.main("toy")
+    study = results.load_study(folder)
+    leaderboard.show_stored("toy", study, results.compute_tables(study))
     text = report.build(folder).read_text(encoding="utf-8")
     for shown in (capsys.readouterr().out, text):
         assert ("there is no verdict" in shown) == bool(message)
@@ -93,7 +94,8 @@ def test_the_terminal_shows_text_in_brackets(
     folder = write_study(tmp_path / "results" / "toy", methods=names, extras=False)
     results.write(folder)
     monkeypatch.chdir(tmp_path)
-    leaderboard.main("toy")
+    study = results.load_study(folder)
+    leaderboard.show_stored("toy", study, results.compute_tables(study))
     shown = capsys.readouterr().out
     assert all(name in shown for name in names)
 

@@ -243,7 +243,7 @@ def test_terminal_and_page_have_the_same_lines(
     folder: Path, tables: results.Tables, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder.parents[1])
-    leaderboard.main("arms")
+    leaderboard.show_stored("arms", results.load_study(folder), tables)
     shown = capsys.readouterr().out
     for line in summary(results.load_study(folder), tables):
         assert f"{line.topic}:" in shown
