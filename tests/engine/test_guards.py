@@ -2,7 +2,7 @@
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,15 +34,6 @@ from fedweave.testing import check_method
 from tests.runs.test_diagnostics import prepare_run
 
 
-@pytest.fixture(autouse=True)
-def _methods() -> Iterator[None]:
-    """`fw.compare` registers a method's class. Afterwards the table is restored."""
-    before = dict(METHODS)
-    yield
-    METHODS.clear()
-    METHODS.update(before)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Mine(SplitClient, GlobalModel):
     """FedAvg-FT."""
@@ -50,11 +41,13 @@ class Mine(SplitClient, GlobalModel):
     label = "Mine"
 
 
-def run_rounds(cls: type[Method], executor: Executor | None = None, task: Any = None, rounds: int = 2) -> list[Report]:
+def run_rounds(
+    cls: type[Method], executor: Executor | None = None, task: Any = None, rounds: int = 2, **settings: Any
+) -> list[Report]:
     """A run on the toy of vectors."""
-    settings = {"solver": SGD(lr=0.1), "training": Training(batch_size=4, epochs=1)}
-    method = cls(task=task or tiny.rows_task(), **settings)
-    return [*run(method, tiny.rows_federation(), Settings(rounds=rounds), executor or Loop())]
+    training = {"solver": SGD(lr=0.1), "training": Training(batch_size=4, epochs=1)}
+    method = cls(task=task or tiny.rows_task(), **training)
+    return [*run(method, tiny.rows_federation(), Settings(rounds=rounds, **settings), executor or Loop())]
 
 
 def assert_refused(cls: type[Method], *words: str, **how: Any) -> None:
@@ -64,9 +57,14 @@ def assert_refused(cls: type[Method], *words: str, **how: Any) -> None:
     assert not [word for word in words if word not in str(caught.value)], str(caught.value)
 
 
-def variant(**hooks: Any) -> type[Method]:
+def hooked(*bases: type, **hooks: Any) -> type[Any]:
+    """A method `Mine` of some families."""
+    return dataclass(frozen=True, kw_only=True)(type("Mine", bases, {"label": "Mine", **hooks}))
+
+
+def variant(**hooks: Any) -> type[Any]:
     """`Mine` with other hooks."""
-    return dataclass(frozen=True, kw_only=True)(type("Mine", (Mine,), hooks))
+    return hooked(Mine, **hooks)
 
 
 def training_method(*names: Any, **options: Any) -> type[Method]:
@@ -165,8 +163,7 @@ def test_a_merged_model_must_have_the_form_of_the_old_one(merge: Callable[..., A
 )
 def test_weights_must_fit_the_models(weights: Any, given: str) -> None:
     """Layers, learners and sources, in the type of the models."""
-    hooks = {"weights": lambda self, server, ids: weights, "label": "Mine"}
-    cls = dataclass(frozen=True, kw_only=True)(type("Mine", (SplitClient, ClientModels), hooks))
+    cls = hooked(SplitClient, ClientModels, weights=lambda self, server, ids: weights)
     assert_refused(
         cls, f"Mine.weights: {given}; return a tensor [2, 5, 5] of torch.float64: layers, learners (ids), sources"
     )
@@ -179,9 +176,7 @@ def test_weights_before_the_first_upload_are_finite() -> None:
         logits = torch.zeros(len(self.task.layers), len(ids), len(server["seen"]), dtype=self.task.dtype)
         return torch.softmax(logits.masked_fill(~server["seen"], -torch.inf), dim=-1)
 
-    cls = dataclass(frozen=True, kw_only=True)(
-        type("Mine", (SplitClient, ClientModels), {"weights": weights, "label": "Mine"})
-    )
+    cls = hooked(SplitClient, ClientModels, weights=weights)
     assert_refused(cls, "Mine.weights: not finite before the first upload", "server['seen'] | ~server['seen'].any()")
 
 
@@ -189,8 +184,7 @@ def test_weights_before_the_first_upload_are_finite() -> None:
 def test_a_server_needs_something_to_mix_or_to_generate(families: tuple[type, ...]) -> None:
     """Not if clients keep every parameter; it is refused before any training, and by the checks of methods."""
     hooks = dict.fromkeys(("weights", "begin", "generate", "server_solver"), lambda *given: None)
-    private = {"private": property(lambda self: self.task.params), "label": "Mine"}
-    cls: Any = dataclass(frozen=True, kw_only=True)(type("Mine", families, {**hooks, **private}))
+    cls = hooked(*families, **hooks, private=property(lambda self: self.task.params))
     federation = fw.Federation.from_dataset("digits", "dirichlet", clients=3, beta=0.5)
     with pytest.raises(BadInput, match="Mine keeps every parameter of the model mlp at the client"):
         fw.fit(cls(), federation, model="mlp", rounds=1)
@@ -427,21 +421,18 @@ def mixing(weights: Callable[[int, int, int], Tensor], late: bool = False) -> ty
             return torch.full(counts, 1 / counts[2], dtype=self.task.dtype)
         return weights(*counts).to(self.task.dtype)
 
-    return dataclass(frozen=True, kw_only=True)(
-        type("Mine", (SplitClient, ClientModels), {"weights": hook, "label": "Mine"})
-    )
+    return hooked(SplitClient, ClientModels, weights=hook)
 
 
 def learning(weights: Callable[[int, int, int], Tensor]) -> type[Method]:
     """The same for a method that learns its weights."""
-    hooks = {
-        "learnables": lambda self, start: {"row": torch.zeros(start.clients, dtype=self.task.dtype)},
-        "weights": lambda self, phi, fixed, ids: (
+    return hooked(
+        LearnedMixtures,
+        learnables=lambda self, start: {"row": torch.zeros(start.clients, dtype=self.task.dtype)},
+        weights=lambda self, phi, fixed, ids: (
             weights(len(self.task.layers), len(ids), len(phi["row"])).to(self.task.dtype) + 0 * phi["row"]
         ),
-        "label": "Mine",
-    }
-    return dataclass(frozen=True, kw_only=True)(type("Mine", (LearnedMixtures,), hooks))
+    )
 
 
 NO_MIXTURES = [

@@ -1,29 +1,24 @@
 """A hook that writes into what it was given, reads what is not there or returns what does not fit gets one line."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
 from torch import Tensor
 
 from fedweave.client.data import ClientData
 from fedweave.client.solvers import SGD
-from fedweave.engine.engine import run
 from fedweave.engine.executors import Batched, Executor, Loop, Processes
 from fedweave.engine.guards.hook_calls import compare_values, guard_call
 from fedweave.engine.protocol import Method
-from fedweave.engine.records import Settings
-from fedweave.engine.schedule import Training
 from fedweave.errors import BadInput
 from fedweave.families import ClientModels, GeneratedModels, GlobalModel, SplitClient
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.testing import check_method, method_checks
-from tests.engine.test_guards import assert_refused, run_rounds, variant
+from tests.engine.test_guards import assert_refused, hooked, run_rounds, variant
 
 COPY = "write into a copy, x.clone(), or use an operation that returns a new tensor, such as x + y in place of x += y"
 EXECUTORS = pytest.mark.parametrize("executor", [Loop(), Batched(), Batched(2), Processes(2)], ids=repr)
@@ -161,9 +156,8 @@ def test_hooks_of_the_server_do_not_write(hook: str, index: int, write: Callable
 def test_a_write_of_a_sampled_client_is_refused(executor: Executor) -> None:
     """Its state is a copy of a part of the table, so that the same method would be refused in another round."""
     cls = write_and_call("client_update", 2, lambda client: client["trust"].add_(1))
-    method = cls(task=tiny.rows_task(), solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
     with pytest.raises(BadInput, match=r"Mine\.client_update, .* writes into client\.trust"):
-        [*run(method, tiny.rows_federation(), Settings(rounds=1, participation=2), executor)]
+        run_rounds(cls, executor, rounds=1, participation=2)
 
 
 def test_a_write_into_a_model_of_all_clients_is_refused() -> None:
@@ -198,11 +192,6 @@ def test_new_tensors_are_accepted() -> None:
 
     for executor in (Loop(), Batched(), Processes(2)):
         assert len(run_rounds(counting(personalize=personalize), executor)) == 2
-
-
-def hooked(*bases: type, **hooks: Any) -> type[Method]:
-    """A method `Mine` of other families."""
-    return dataclass(frozen=True, kw_only=True)(type("Mine", bases, {"label": "Mine", **hooks}))
 
 
 def test_weights_do_not_write() -> None:
@@ -264,10 +253,9 @@ def test_a_missing_row_is_named() -> None:
         generate=lambda self, phi, fixed, ids: {name: value[ids] for name, value in phi.items()},
         __module__=__name__,
     )
-    method = cls(task=tiny.rows_task(), solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
     words = r"Mine.generate, .* \(test_hook_guards.py, line \d+\), reads a row that is not there: .*; .*add_rows"
     with pytest.raises(BadInput, match=words):
-        list(run(method, tiny.rows_federation(), Settings(rounds=2, newcomers=2, join_round=1), Loop()))
+        run_rounds(cls, newcomers=2, join_round=1)
 
 
 def test_an_error_without_text_is_named() -> None:
@@ -343,11 +331,7 @@ def test_generated_models_are_those_of_the_asked_clients(generate: Callable[...,
         begin=lambda self, start: (trees.broadcast(start.model, start.clients), {}),
         generate=lambda self, phi, fixed, ids: generate(phi, ids),
     )
-    method = cls(task=tiny.rows_task(), solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
-    with pytest.raises(BadInput) as caught:
-        [*run(method, tiny.rows_federation(), Settings(rounds=1, participation=2), Loop())]
-    assert str(caught.value).startswith("Mine.generate: ")
-    assert words in str(caught.value)
+    assert_refused(cls, f"Mine.generate: {words}", rounds=1, participation=2)
 
 
 @pytest.mark.parametrize(
