@@ -1,7 +1,7 @@
 """Shared code of the tests of baselines: quick runs, and plain training with ordinary modules and optimisers."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import tiny
 import torch
@@ -62,9 +62,43 @@ def batches(client: int, round: int, first: int, last: int) -> list[Tensor]:
     return [rows[rows >= 0] for epoch in plan[first:] for rows in epoch if (rows >= 0).any()]
 
 
+def rows_of(client: int, part: str = "train") -> Tensor:
+    """A client's rows, for training unless `part` is another one."""
+    rows = getattr(FED, part)[client]
+    return rows[rows >= 0]
+
+
 def ce(net: nn.Module, rows: Tensor) -> Tensor:
     """Cross-entropy of a batch."""
     return F.cross_entropy(net(FED.shared["x"][rows]), FED.shared["y"][rows])
+
+
+def body_of(net: nn.Module) -> list[nn.Parameter]:
+    """The parameters of all layers but the head."""
+    return [p for name, p in net.named_parameters() if not name.startswith("fc.")]
+
+
+def sgd(
+    net: nn.Module,
+    steps: list[Tensor],
+    loss: Callable[[nn.Module, Tensor], Tensor] = ce,
+    params: Iterable[nn.Parameter] | None = None,
+    lr: float = 0.1,
+) -> nn.Module:
+    """`net` after a step of torch.optim.SGD on `loss(net, batch)` for each batch of `steps`."""
+    optimizer = torch.optim.SGD(net.parameters() if params is None else params, lr=lr)
+    for rows in steps:
+        net.zero_grad()
+        optimizer.zero_grad()
+        loss(net, rows).backward()
+        optimizer.step()
+    return net
+
+
+def half_distance(net: nn.Module, anchor: nn.Module) -> Tensor:
+    """½ ||w - anchor||², where `anchor` is a constant."""
+    pairs = zip(net.parameters(), anchor.parameters(), strict=True)
+    return 0.5 * sum(((p - a.detach()) ** 2).sum() for p, a in pairs)
 
 
 def gradients(net: nn.Module, rows: Tensor) -> list[Tensor]:
@@ -98,7 +132,7 @@ def model_copies(net: nn.Module) -> Iterator[tuple[int, nn.Module]]:
 def assert_same_model(net: nn.Module, params: Params) -> None:
     """The models are equal to float64 rounding."""
     for name, value in net.named_parameters():
-        torch.testing.assert_close(params[name], value.detach(), rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(params[name], value.detach(), rtol=1e-10, atol=1e-12)
 
 
 def first_uploads(method: Method, state: State) -> tuple[Tree, Tree, Tree]:

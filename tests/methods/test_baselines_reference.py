@@ -1,6 +1,7 @@
 """Baselines compared with plain `torch.optim` loops over clients, on random data."""
 
 import copy
+from functools import partial
 
 import pytest
 import tiny
@@ -11,6 +12,7 @@ from naive import (
     assert_same_model,
     average,
     batches,
+    body_of,
     build_method,
     ce,
     first_uploads,
@@ -19,6 +21,8 @@ from naive import (
     model_copies,
     move,
     network,
+    rows_of,
+    sgd,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -56,7 +60,7 @@ def test_per_fedavg(variant: str) -> None:
     whole = last_report("perfedavg", rounds=2, **settings, training=Training(batch_size=0, epochs=1))
     g.load_state_dict(whole.state.server["model"])
     for i in range(tiny.CLIENTS):
-        adapted = move(g, gradients(g, FED.train[i][FED.train[i] >= 0]), -alpha)
+        adapted = move(g, gradients(g, rows_of(i)), -alpha)
         assert_same_model(adapted, trees.at(whole.models["pre"], i))
 
 
@@ -65,7 +69,7 @@ def test_hessian_free_direction_is_second_order() -> None:
     method = build_method("perfedavg", variant="hf", alpha=0.3, delta=1e-4, training=Training(batch_size=0, epochs=1))
     net = network(method)
     params = {n: p.detach() for n, p in net.named_parameters()}
-    rows = FED.train[0][FED.train[0] >= 0]
+    rows = rows_of(0)
 
     def loss(p: Params) -> Tensor:
         return F.cross_entropy(torch.func.functional_call(net, p, (FED.shared["x"][rows],)), FED.shared["y"][rows])
@@ -113,7 +117,7 @@ def _sgd(net: nn.Module, client: int, round: int) -> nn.Module:
 
 def _first_order_shares(client: int, base: nn.Module, nets: list[nn.Module]) -> Tensor:
     """max(0, (L(base) - L(net)) / |net - base|) of every net, with the mean loss L on the client's validation rows."""
-    rows = FED.val[client][FED.val[client] >= 0]
+    rows = rows_of(client, "val")
     first, *losses = (ce(net, rows).detach() for net in (base, *nets))
     origin, *vectors = (nn.utils.parameters_to_vector(net.parameters()).detach() for net in (base, *nets))
     gains = [(first - loss) / (vector - origin).norm() for loss, vector in zip(losses, vectors, strict=True)]
@@ -161,13 +165,12 @@ def test_heurfedamp() -> None:
             others = [j for j in range(tiny.CLIENTS) if j != i]
             xi = (1 - omega) * torch.softmax(sigma * F.cosine_similarity(flat[others], flat[i][None]), 0)
             anchors.append(omega * flat[i] + xi @ flat[others])
+
+        def pulled(net: nn.Module, rows: Tensor, anchor: Tensor, weight: float = strength / 2 if r else 0.0) -> Tensor:
+            return ce(net, rows) + weight * (nn.utils.parameters_to_vector(net.parameters()) - anchor).square().sum()
+
         for i, net in enumerate(nets):
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for rows in batches(i, r, 0, 2):
-                optimizer.zero_grad()
-                pull = (nn.utils.parameters_to_vector(net.parameters()) - anchors[i]).square().sum()
-                (ce(net, rows) + (strength / 2 * pull if r else 0.0)).backward()
-                optimizer.step()
+            sgd(net, batches(i, r, 0, 2), partial(pulled, anchor=anchors[i]))
     report = last_report("heurfedamp", sigma=sigma, omega=omega, lam=strength * 2.0, alpha=2.0)
     for i, net in enumerate(nets):
         assert_same_model(net, trees.at(report.models["post"], i))
@@ -182,18 +185,14 @@ def test_fedala() -> None:
             gap = [(a - b).detach() for a, b in zip(g.fc.parameters(), net.fc.parameters(), strict=True)]
             old = [p.detach().clone() for p in net.fc.parameters()]
             net.load_state_dict(g.state_dict())
-            rows = FED.train[i][FED.train[i] >= 0]
+            rows = rows_of(i)
             for k in range(0 if r == 0 else 1 + (r == 1)):
                 del k
                 mix_head(net, old, gap, weights[i])
                 d = gradients(net, rows)[-2:]
                 weights[i] = [(w - 2.0 * e * h).clamp(0, 1) for w, e, h in zip(weights[i], d, gap, strict=True)]
             mix_head(net, old, gap, weights[i])
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for _ in range(2):
-                optimizer.zero_grad()
-                ce(net, rows).backward()
-                optimizer.step()
+            sgd(net, [rows, rows])
         g = average(own, FED.sizes)
     whole = {"training": Training(batch_size=0, epochs=2), "portion": 100.0, "eta": 2.0, "start_epochs": 2}
     report = last_report("fedala", **whole)
@@ -236,49 +235,35 @@ def test_fedah() -> None:
     for r in range(2):
         nets = []
         for i, net in model_copies(g):
-            body = [p for n, p in net.named_parameters() if not n.startswith("fc.")]
-            for part, steps in (([*net.fc.parameters()], batches(i, r, 0, 1)), (body, batches(i, r, 1, 3))):
-                optimizer = torch.optim.SGD(part, lr=0.1)
-                for rows in steps:
-                    net.zero_grad()
-                    ce(net, rows).backward()
-                    optimizer.step()
-            nets.append(net)
+            sgd(net, batches(i, r, 0, 1), params=net.fc.parameters())
+            nets.append(sgd(net, batches(i, r, 1, 3), params=body_of(net)))
         g = average(nets, FED.sizes)
     assert_same_model(g, last_report("fedah", rounds=2, eta=0.0).state.server["model"])
 
 
 def test_fedrod() -> None:
-    """Two optimisers: balanced softmax for body and generic head, and the personal head on the remaining error."""
+    """Balanced softmax for body and generic head, and the personal head on the remaining error."""
     g = network(build_method("fedrod"))
     private = [copy.deepcopy(g.fc) for _ in range(tiny.CLIENTS)]
     for r in range(2):
         nets = []
         for i, net in model_copies(g):
-            counts = torch.bincount(FED.shared["y"][FED.train[i][FED.train[i] >= 0]], minlength=tiny.CLASSES)
+            counts = torch.bincount(FED.shared["y"][rows_of(i)], minlength=tiny.CLASSES)
             prior = counts.double().clamp(min=1e-12).log()
-            both = torch.optim.SGD(net.parameters(), lr=0.1), torch.optim.SGD(private[i].parameters(), lr=0.1)
-            for rows in batches(i, r, 0, 2):
+
+            def both(net: nn.Module, rows: Tensor, prior: Tensor = prior, head: nn.Module = private[i]) -> Tensor:
                 z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
                 generic = net.fc(z)
-                for optimizer, loss in zip(
-                    both,
-                    (
-                        F.cross_entropy(generic + prior, y),
-                        F.cross_entropy(generic.detach() + private[i](z.detach()), y),
-                    ),
-                    strict=True,
-                ):
-                    optimizer.zero_grad()
-                    loss.backward()
-                    optimizer.step()
-            nets.append(net)
+                balanced = F.cross_entropy(generic + prior, y)
+                return balanced + F.cross_entropy(generic.detach() + head(z.detach()), y)
+
+            nets.append(sgd(net, batches(i, r, 0, 2), both, [*net.parameters(), *private[i].parameters()]))
         g = average(nets, FED.sizes)
     report = last_report("fedrod", rounds=2)
     assert_same_model(g, report.state.server["model"])
     for i, head in enumerate(private):
         assert_same_model(head, {n.removeprefix("fc."): v[i] for n, v in report.state.clients["private"].items()})
-        rows = FED.test[i][FED.test[i] >= 0]
+        rows = rows_of(i, "test")
         z = g.features(FED.shared["x"][rows])
         hits = ((g.fc(z) + head(z)).argmax(1) == FED.shared["y"][rows]).double().mean()
         assert float(report.scores["pre"]["test"][i]) == pytest.approx(100 * float(hits))
@@ -337,10 +322,10 @@ def test_pfedgraph_turns_towards_collaborators(repel: bool) -> None:
         stacked = trees.to_matrix(state.server["models"])
         a = method.weights(state.server, torch.tensor([i]))[0, 0]
         torch.testing.assert_close(v, a @ (stacked / stacked.norm(dim=1, keepdim=True)))
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-        for rows in batches(i, 0, 0, 2):
-            optimizer.zero_grad()
+
+        def turned(net: nn.Module, rows: Tensor, v: Tensor = v) -> Tensor:
             cos = F.cosine_similarity(nn.utils.parameters_to_vector(net.parameters())[None], v[None])[0]
-            (ce(net, rows) + (0.3 if repel else -0.3) * cos).backward()
-            optimizer.step()
+            return ce(net, rows) + (0.3 if repel else -0.3) * cos
+
+        sgd(net, batches(i, 0, 0, 2), turned)
         assert_same_model(net, trees.at(uploads["model"], i))

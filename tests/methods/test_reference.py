@@ -6,135 +6,89 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from naive import (
+    FED,
+    SEED,
+    TRAINING,
+    assert_same_model,
+    average,
+    batches,
+    body_of,
+    build_method,
+    ce,
+    half_distance,
+    last_report,
+    model_copies,
+    network,
+    rows_of,
+    sgd,
+)
 from torch import nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from fedweave.client.solvers import SGD, Adam, Solver
-from fedweave.engine.clients import Clients
-from fedweave.engine.engine import run, run_round
+from fedweave.engine.engine import run_round
 from fedweave.engine.executors import Loop
-from fedweave.engine.protocol import Method
 from fedweave.engine.records import Settings
 from fedweave.engine.schedule import Training, cohort, participants
 from fedweave.engine.start import begin
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
-from tests.naive import average
 
-ROUNDS, SEED = 3, 5
-TRAINING = Training(batch_size=4, epochs=2)
-
-
-def module(method: Method) -> nn.Module:
-    """The common initial model as an ordinary module."""
-    net = copy.deepcopy(method.task.template)
-    start = method.task.init(SEED * 1000 + 4)
-    net.load_state_dict(start)
-    return net
-
-
-def batches(federation: Clients, client: int, round: int, epochs: int) -> list[list[torch.Tensor]]:
-    """The minibatches of a client by the schedule."""
-    plan = cohort(federation, torch.arange(tiny.CLIENTS), TRAINING, epochs, SEED, round).plan[client]
-    return [[rows[rows >= 0] for rows in epoch if (rows >= 0).any()] for epoch in plan]
-
-
-def sgd_epochs(
-    net: nn.Module,
-    federation: Clients,
-    epochs: list[list[torch.Tensor]],
-    params: list[nn.Parameter] | None = None,
-    mu: float = 0.0,
-    anchor: nn.Module | None = None,
-    **options: float,
-) -> None:
-    """Train `net` in place with torch.optim.SGD on loss + mu/2 ||w - anchor||²."""
-    optimizer = torch.optim.SGD(params or list(net.parameters()), **{"lr": 0.1, **options})
-    x, y = federation.shared["x"], federation.shared["y"]
-    for epoch in epochs:
-        for rows in epoch:
-            loss = nn.functional.cross_entropy(net(x[rows]), y[rows])
-            if anchor is not None:
-                pairs = zip(net.parameters(), anchor.parameters(), strict=True)
-                loss = loss + mu / 2 * sum(((p - a.detach()) ** 2).sum() for p, a in pairs)
-            net.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-
-def assert_same_model(net: nn.Module, params: dict[str, torch.Tensor]) -> None:
-    """The module's parameters equal `params` to float64 rounding."""
-    for name, value in net.named_parameters():
-        torch.testing.assert_close(params[name], value.detach(), rtol=1e-10, atol=1e-12)
-
-
-def final(method: Method, federation: Clients):
-    """The last report of a run with all clients."""
-    *_, report = run(method, federation, Settings(rounds=ROUNDS, seed=SEED), Loop())
-    return report
+ROUNDS = 3
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7])
 def test_fedavg_and_fedprox(mu: float) -> None:
     """Three rounds of FedAvg (mu = 0) and FedProx."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method("fedprox", task, "rows", mu=mu)
-    server = module(method)
+    server = network(build_method("fedprox"))
     for r in range(ROUNDS):
-        nets = [copy.deepcopy(server) for _ in range(tiny.CLIENTS)]
-        for i, net in enumerate(nets):
-            sgd_epochs(net, federation, batches(federation, i, r, 2), mu=mu, anchor=server)
-        server = average(nets, federation.sizes)
-    assert_same_model(server, final(method, federation).state.server["model"])
+        anchor = copy.deepcopy(server)
+        nets = [
+            sgd(net, batches(i, r, 0, 2), lambda w, rows, a=anchor: ce(w, rows) + mu * half_distance(w, a))
+            for i, net in model_copies(server)
+        ]
+        server = average(nets, FED.sizes)
+    assert_same_model(server, last_report("fedprox", mu=mu).state.server["model"])
 
 
 def test_ditto() -> None:
     """The personal models of Ditto are tied to the received global model and trained before it changes."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method("ditto", task, "rows", lam=0.4, personal_epochs=3)
-    server = module(method)
-    personal = [copy.deepcopy(server) for _ in range(tiny.CLIENTS)]
+    server = network(build_method("ditto"))
+    personal = [net for _, net in model_copies(server)]
     for r in range(ROUNDS):
-        nets = [copy.deepcopy(server) for _ in range(tiny.CLIENTS)]
-        for i, net in enumerate(nets):
-            plan = batches(federation, i, r, 3)
-            sgd_epochs(personal[i], federation, plan, mu=0.4, anchor=server)
-            sgd_epochs(net, federation, plan[:2])
-        server = average(nets, federation.sizes)
-    clients = final(method, federation).state.clients["personal"]
+        nets = []
+        for i, net in model_copies(server):
+            tied = lambda w, rows, a=server: ce(w, rows) + 0.4 * half_distance(w, a)  # noqa: E731
+            sgd(personal[i], batches(i, r, 0, 3), tied)
+            nets.append(sgd(net, batches(i, r, 0, 2)))
+        server = average(nets, FED.sizes)
+    clients = last_report("ditto", lam=0.4, personal_epochs=3).state.clients["personal"]
     for i, net in enumerate(personal):
-        assert_same_model(net, {name: value[i] for name, value in clients.items()})
+        assert_same_model(net, trees.at(clients, i))
 
 
 def test_fedrep() -> None:
     """Heads first with a frozen body, then bodies with frozen heads; only bodies are averaged."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method("fedrep", task, "rows", head_epochs=2)
-    nets = [module(method) for _ in range(tiny.CLIENTS)]
+    nets = [net for _, net in model_copies(network(build_method("fedrep")))]
     for r in range(ROUNDS):
         for i, net in enumerate(nets):
-            plan = batches(federation, i, r, 4)
-            sgd_epochs(net, federation, plan[:2], params=list(net.fc.parameters()))
-            sgd_epochs(
-                net, federation, plan[2:], params=[p for n, p in net.named_parameters() if not n.startswith("fc.")]
-            )
-        mean = average(nets, federation.sizes)
+            sgd(net, batches(i, r, 0, 2), params=net.fc.parameters())
+            sgd(net, batches(i, r, 2, 4), params=body_of(net))
+        mean = average(nets, FED.sizes)
         for net in nets:
-            body = {n: p for n, p in mean.named_parameters() if not n.startswith("fc.")}
-            with torch.no_grad():
-                for n, p in net.named_parameters():
-                    p.copy_(body.get(n, p))
-    state = final(method, federation).state
+            head = copy.deepcopy(net.fc)
+            net.load_state_dict(mean.state_dict())
+            net.fc = head
+    state = last_report("fedrep", head_epochs=2).state
     for i, net in enumerate(nets):
-        assert_same_model(net, {**state.server["model"], **{name: value[i] for name, value in state.clients.items()}})
+        assert_same_model(net, {**state.server["model"], **trees.at(state.clients, i)})
 
 
 def test_fedamp() -> None:
     """Mixtures u_i of the last models, then local training from the own model with the squared penalty."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
     alpha, lam, sigma = 2.0, 1.5, 20.0
-    method = tiny.method("fedamp", task, "rows", alpha=alpha, lam=lam, sigma=sigma)
-    nets = [module(method) for _ in range(tiny.CLIENTS)]
+    nets = [net for _, net in model_copies(network(build_method("fedamp")))]
     for r in range(ROUNDS):
         vectors = [nn.utils.parameters_to_vector(n.parameters()).detach() for n in nets]
         mixtures = []
@@ -144,24 +98,22 @@ def test_fedamp() -> None:
             anchor = copy.deepcopy(nets[i])
             nn.utils.vector_to_parameters(sum(x * v for x, v in zip(xi, vectors, strict=True)), anchor.parameters())
             mixtures.append(anchor)
-        for i, net in enumerate(nets):
-            sgd_epochs(net, federation, batches(federation, i, r, 2), mu=lam / alpha if r else 0.0, anchor=mixtures[i])
-    clients = final(method, federation).state.clients
+        for i, (net, mixture) in enumerate(zip(nets, mixtures, strict=True)):
+            mu = lam / alpha if r else 0.0
+            sgd(net, batches(i, r, 0, 2), lambda w, rows, a=mixture, mu=mu: ce(w, rows) + mu * half_distance(w, a))
+    clients = last_report("fedamp", alpha=alpha, lam=lam, sigma=sigma).state.clients
     for i, net in enumerate(nets):
-        assert_same_model(net, {name: value[i] for name, value in clients.items()})
+        assert_same_model(net, trees.at(clients, i))
 
 
 def test_knn_per_distribution() -> None:
     """The neighbours' distribution and the mixture, by loops over rows."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method("knn_per", task, "rows", k=3, mix=0.3)
-    report = final(method, federation)
-    net = module(method)
+    report = last_report("knn_per", k=3, mix=0.3)
+    net = network(report.method)
     net.load_state_dict(report.state.server["model"])
-    x, y = federation.shared["x"], federation.shared["y"]
+    x, y = FED.shared["x"], FED.shared["y"]
     for i in range(tiny.CLIENTS):
-        train, test = (getattr(federation, s)[i][getattr(federation, s)[i] >= 0] for s in ("train", "test"))
-        hits = []
+        train, test, hits = rows_of(i), rows_of(i, "test"), []
         with torch.no_grad():
             stored = net.features(x[train])
             for row in test:
@@ -213,9 +165,8 @@ def test_solvers_equal_torch(solver: Solver, optimizer) -> None:
 
 def test_batch_norm_statistics_stay_with_the_client() -> None:
     """FedAvg on a model with BatchNorm: every client's buffers are those of its own forward passes."""
-    task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
-    report = final(tiny.method("fedavg", task, "images"), federation)
-    buffers = report.state.clients
+    report = last_report("fedavg", "images")
+    task, buffers = report.method.task, report.state.clients
     assert {*buffers} == {*task.buffers}
     assert not any(name in report.state.server["model"] for name in task.buffers)
     spread = torch.stack([value.std(0).max() for name, value in buffers.items() if name.endswith("mean")])
@@ -251,13 +202,9 @@ def test_batch_norm_statistics_are_averaged_on_request(name: str) -> None:
 @pytest.mark.parametrize(("name", "weight"), [("fedprox", "mu"), ("fedprox_ft", "mu"), ("ditto", "lam")])
 def test_a_proximal_term_is_on_parameters_only(name: str, weight: str) -> None:
     """If no parameter moves, the loss is the one without the term, although averaged statistics change."""
-    task, federation = tiny.rows_task("cnn"), tiny.rows_federation((1, 8, 8))
-    training = Training(batch_size=4, epochs=2, average_buffers=True)
-    losses = []
-    for strength in (0.0, 1e3):
-        method = tiny.method(name, task, "images", training=training, solver=SGD(lr=0.0), **{weight: strength})
-        losses.append(final(method, federation).loss)
-    assert losses[0] == losses[1]
+    settings = {"training": replace(TRAINING, average_buffers=True), "solver": SGD(lr=0.0)}
+    plain, tied = (last_report(name, "images", **settings, **{weight: strength}).loss for strength in (0.0, 1e3))
+    assert plain == tied
 
 
 def test_participation_is_a_sample() -> None:

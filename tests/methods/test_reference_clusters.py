@@ -13,12 +13,15 @@ from naive import (
     assert_same_model,
     average,
     batches,
+    body_of,
     build_method,
     ce,
     gradients,
     last_report,
     model_copies,
     network,
+    rows_of,
+    sgd,
 )
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,11 +39,6 @@ from fedweave.tensors import trees
 MOMENTUM, KAPPA = 0.4, 0.8
 
 
-def rows_of(client: int) -> Tensor:
-    """A client's training rows."""
-    return FED.train[client][FED.train[client] >= 0]
-
-
 def draw_models(name: str, count: int) -> list[nn.Module]:
     """The common initial model, and those that are drawn after it."""
     first = network(build_method(name))
@@ -48,16 +46,6 @@ def draw_models(name: str, count: int) -> list[nn.Module]:
     for i, net in enumerate(others, 1):
         net.load_state_dict(build_method(name).task.init(SEED * 1000 + 5 + i))
     return [first, *others]
-
-
-def train_model(net: nn.Module, steps: list[Tensor]) -> nn.Module:
-    """`net` after SGD on the cross-entropy of each batch."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for rows in steps:
-        optimizer.zero_grad()
-        ce(net, rows).backward()
-        optimizer.step()
-    return net
 
 
 def class_means(net: nn.Module, rows: Tensor) -> dict[int, Tensor]:
@@ -86,7 +74,7 @@ def test_ifca(averaging: str) -> None:
             takers[best].append(i)
             net = copy.deepcopy(models[best])
             steps = batches(i, r, 0, 2) if averaging == "models" else [rows_of(i)]
-            nets.append(train_model(net, steps))
+            nets.append(sgd(net, steps))
         for j, members in enumerate(takers):
             if members and averaging == "models":
                 models[j] = average([nets[i] for i in members], FED.sizes[members])
@@ -161,21 +149,19 @@ def test_fedem() -> None:
             pi[i] = q.mean(1)
             share = {int(row): q[:, s] for s, row in enumerate(rows)}
             for j in range(m):
-                net = copy.deepcopy(components[j])
-                optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-                for batch in batches(i, r, 0, 2):
-                    optimizer.zero_grad()
+
+                def weighted(net: nn.Module, batch: Tensor, j: int = j, share: dict[int, Tensor] = share) -> Tensor:
                     losses = F.cross_entropy(net(FED.shared["x"][batch]), FED.shared["y"][batch], reduction="none")
-                    (losses * torch.stack([share[int(row)][j] for row in batch])).mean().backward()
-                    optimizer.step()
-                nets[j].append(net)
+                    return (losses * torch.stack([share[int(row)][j] for row in batch])).mean()
+
+                nets[j].append(sgd(copy.deepcopy(components[j]), batches(i, r, 0, 2), weighted))
         components = [average(each, FED.sizes) for each in nets]
     report = last_report("fedem", components=m)
     torch.testing.assert_close(report.state.clients["weights"], pi, rtol=1e-8, atol=1e-10)
     model = report.state.server["model"]
     for j, net in enumerate(components):
         assert_same_model(net, {name: model[f"{j}/{name}" if j else name] for name in report.method.task.params})
-    rows = FED.test[1][FED.test[1] >= 0]
+    rows = rows_of(1, "test")
     with torch.no_grad():
         mixture = sum(pi[1, j] * net(FED.shared["x"][rows]).softmax(1) for j, net in enumerate(components))
     torch.testing.assert_close(outputs(report, 1, rows).exp(), mixture, rtol=1e-8, atol=1e-10)
@@ -235,7 +221,7 @@ def test_feddbe(uniform: bool) -> None:
     for i, bias in enumerate(biases):
         torch.testing.assert_close(report.state.clients["memory/bias"][i], bias.detach(), rtol=1e-8, atol=1e-10)
         assert bias.abs().max() > 1e-3
-    rows = FED.test[2][FED.test[2] >= 0]
+    rows = rows_of(2, "test")
     with torch.no_grad():
         logits = g.fc(g.features(FED.shared["x"][rows]) + biases[2])
     torch.testing.assert_close(outputs(report, 2, rows), logits, rtol=1e-8, atol=1e-10)
@@ -250,14 +236,14 @@ def test_fedproto(weighted: bool, classes: str) -> None:
     prototypes: dict[int, Tensor] = {}
     for r in range(3):
         defined_before = len(prototypes)
+
+        def drawn(net: nn.Module, rows: Tensor, prototypes: dict[int, Tensor] = prototypes) -> Tensor:
+            z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
+            near = torch.stack([prototypes.get(int(c), z[b].detach()) for b, c in enumerate(y)])
+            return F.cross_entropy(net.fc(z), y) + lam * F.mse_loss(z, near)
+
         for i, net in enumerate(nets):
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for rows in batches(i, r, 0, 2):
-                optimizer.zero_grad()
-                z, y = net.features(FED.shared["x"][rows]), FED.shared["y"][rows]
-                near = torch.stack([prototypes.get(int(c), z[b].detach()) for b, c in enumerate(y)])
-                (F.cross_entropy(net.fc(z), y) + lam * F.mse_loss(z, near)).backward()
-                optimizer.step()
+            sgd(net, batches(i, r, 0, 2), drawn)
         own = [class_means(net, rows_of(i)) for i, net in enumerate(nets)]
         counts = [torch.bincount(FED.shared["y"][rows_of(i)], minlength=3) for i in range(tiny.CLIENTS)]
         for c in range(tiny.CLASSES):
@@ -269,7 +255,7 @@ def test_fedproto(weighted: bool, classes: str) -> None:
     torch.testing.assert_close(report.state.server["prototypes"], torch.stack([prototypes[c] for c in range(3)]))
     for i, net in enumerate(nets):
         assert_same_model(net, trees.at(report.state.clients, i))
-        rows, candidates = FED.test[i][FED.test[i] >= 0], sorted(own[i]) if classes == "own" else [0, 1, 2]
+        rows, candidates = rows_of(i, "test"), sorted(own[i]) if classes == "own" else [0, 1, 2]
         with torch.no_grad():
             z = net.features(FED.shared["x"][rows])
         distance = torch.stack([(z - prototypes[c]).norm(dim=1) for c in candidates], 1)
@@ -311,15 +297,14 @@ def test_fedas(training: Training) -> None:
             head = copy.deepcopy(net.fc)
             net.load_state_dict(g.state_dict())
             net.fc = head
-            body = [p for n, p in net.named_parameters() if not n.startswith("fc.")]
-            optimizer = torch.optim.SGD(body, lr=0.05)
-            for batch in parts:
-                optimizer.zero_grad()
+
+            def aligned(net: nn.Module, batch: Tensor, means: dict[int, Tensor] = means) -> Tensor:
                 z, y = net.features(FED.shared["x"][batch]), FED.shared["y"][batch]
-                sum(F.mse_loss(z[y == c], means[int(c)].expand_as(z[y == c])) for c in y.unique()).backward()
-                optimizer.step()
+                return sum(F.mse_loss(z[y == c], means[int(c)].expand_as(z[y == c])) for c in y.unique())
+
+            sgd(net, parts, aligned, body_of(net), lr=0.05)
             steps = batches(i, r, 0, 2)
-            train_model(net, [b for b in steps if len(b) == 4] if training.drop_last else steps)
+            sgd(net, [b for b in steps if len(b) == 4] if training.drop_last else steps)
             traces.append(sum(float(d.square().sum()) for batch in last for d in gradients(net, batch)))
         g = average(own, torch.tensor(traces, dtype=torch.float64))
     report = last_report("fedas", rounds=2, align_lr=0.05, training=training)

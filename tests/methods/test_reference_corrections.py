@@ -23,12 +23,6 @@ from fedweave.threats.privacy import Privacy
 ROUNDS, LR = 3, 0.1
 
 
-def rows_of(client: int) -> Tensor:
-    """All training rows of a client."""
-    rows = naive.FED.train[client]
-    return rows[rows >= 0]
-
-
 def vector(net: nn.Module) -> Tensor:
     """All parameters [P]."""
     return nn.utils.parameters_to_vector(net.parameters()).detach()
@@ -67,7 +61,7 @@ def test_fine_tuning_of_fedbabu(part: str) -> None:
         net = naive.network(report.method)
         net.load_state_dict(report.state.server["model"], strict=False)
         for _ in range(3):
-            slopes = naive.gradients(net, rows_of(i))
+            slopes = naive.gradients(net, naive.rows_of(i))
             bodies = only_bodies(net, slopes)
             heads = [g - b for g, b in zip(slopes, bodies, strict=True)]
             net = naive.move(net, {"all": slopes, "head": heads, "body": bodies}[part], -LR)
@@ -92,7 +86,7 @@ def test_an_epoch_of_fine_tuning_has_every_row_once() -> None:
     fine_tune(Spy(), method.task.init(1), method.task.params, 3, data)
     orders = [torch.cat(epoch) for epoch in seen]
     assert [len(epoch[0]) for epoch in seen] == [4, 4, 4]
-    assert all(torch.equal(order.sort().values, rows_of(1).sort().values) for order in orders)
+    assert all(torch.equal(order.sort().values, naive.rows_of(1).sort().values) for order in orders)
     assert not torch.equal(orders[0], orders[1])
     models = [
         replace(method, fine_tune_epochs=epochs).personalize({}, {}, method.task.init(1), data) for epochs in (0, 2)
@@ -122,7 +116,7 @@ def test_scaffold_with_some_of_the_clients(option: str) -> None:
             y, steps = x, naive.batches(i, r, 0, 2)
             for rows in steps:
                 y = y - LR * (gradient(y, rows) - own[i] + c)
-            new = gradient(x, rows_of(i)) if option == "I" else own[i] - c + (x - y) / (len(steps) * LR)
+            new = gradient(x, naive.rows_of(i)) if option == "I" else own[i] - c + (x - y) / (len(steps) * LR)
             ends.append(y)
             changes.append(new - own[i])
             own[i] = new
