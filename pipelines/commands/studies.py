@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedweave.errors import BadInput, choose, format_count
+from fedweave.errors import BadInput, format_count
 from fedweave.files.atomic import write_atomic
 from fedweave.study import catalogue, outside, plugins, spec
 
@@ -165,9 +165,6 @@ def select_study(
     Raises:
         BadInput: an unknown study, task or method, or nothing is left.
     """
-    if not name.endswith((".yaml", ".yml")):
-        catalogue.check_folder(name)
-        choose(name, catalogue.studies(), "study", "fedweave list studies")
     catalogue.find_file(name)
     from ..stages.graphs import graph_paths
 

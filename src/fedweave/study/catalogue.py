@@ -53,7 +53,7 @@ def find_file(name: str, folder: Path = STUDIES, named_by: str = "") -> Path:
             raise BadInput(name, "a study file ends in .yaml or .yml, in small letters; rename it")
         check_folder(name, folder)
         entries = studies(folder)
-        return entries[choose(name, entries, f"{named_by}: like" if named_by else "study")]
+        return entries[choose(name, entries, f"{named_by}: like" if named_by else "study", "fedweave list studies")]
     file = Path(named_by).parent / name
     if not file.is_file():
         raise BadInput(file, "not found; name a study file, or a study from: fedweave list studies")
