@@ -8,7 +8,7 @@ import pytest
 from fedweave.errors import BadInput, format_value
 from fedweave.results import published
 from fedweave.study import spec, validate
-from tests.study.test_spec import altered, good, line
+from tests.study.test_spec import altered, good, refused
 
 DIGITS, GRAPH = "tasks/digits", "tasks/graph"
 
@@ -19,6 +19,70 @@ ALLOWED = ["letters (a-z, A-Z), digits, - and _"]
 
 # path in the file, bad value -> words that the message must contain.
 BAD: list[tuple[str, Any, list[str]]] = [
+    ("study", "", ["study"]),
+    ("study", 3, ["study: 3 is not a text"]),
+    ("seeds", [], ["seeds: [] is not a list with entries"]),
+    ("seeds", 3, ["seeds: 3 is not a list with entries"]),
+    ("tasks", "x", ["tasks: 'x' is not a mapping with entries"]),
+    ("seeds", [0, 0], ["seeds", "different"]),
+    ("seeds", [-1], ["seeds", "-1"]),
+    ("seeds", [0.5], ["seeds", "0.5"]),
+    ("typo", 1, ["typo", "choices"]),
+    (f"{DIGITS}/dataset", "digit", ["tasks.digits.dataset", "did you mean 'digits'"]),
+    (f"{DIGITS}/dataste", "digits", ["dataste", "did you mean 'dataset'"]),
+    (f"{DIGITS}/partition/name", "dirichle", ["partition.name", "did you mean 'dirichlet'"]),
+    (f"{DIGITS}/partition/betta", 0.3, ["partition", "betta", "did you mean 'beta'"]),
+    (f"{DIGITS}/partition", {"clients": 10}, ["partition.name", "missing"]),
+    (f"{DIGITS}/model/name", "small_cn", ["model.name", "did you mean 'small_cnn'"]),
+    (f"{DIGITS}/model/width", 3, ["model", "width"]),
+    (f"{DIGITS}/train/lr", "fast", ["train.lr", "'fast'", "number"]),
+    (f"{DIGITS}/train/lr", -0.1, ["train.lr", "-0.1", "at least 0"]),
+    (f"{DIGITS}/train/lr", float("nan"), ["train.lr", "nan", "finite"]),
+    (f"{DIGITS}/train/lr", float("inf"), ["train.lr", "inf", "finite"]),
+    (f"{DIGITS}/train/lr", True, ["train.lr", "True"]),
+    (f"{DIGITS}/train/rounds", 0, ["train.rounds", "0", "at least 1"]),
+    (f"{DIGITS}/train/rounds", 2.5, ["train.rounds", "2.5", "whole number"]),
+    (f"{DIGITS}/train/rounds", "10", ["train.rounds", "'10'", "whole number"]),
+    (f"{DIGITS}/train/round", 10, ["train.round", "did you mean 'rounds'"]),
+    (f"{DIGITS}/train/participation", 0, ["train.participation", "0", "at least"]),
+    (f"{DIGITS}/train/optimizer", "adamw", ["train.optimizer", "'adamw'", "adam"]),
+    (f"{DIGITS}/train/momentum", 1.5, ["train.momentum", "1.5", "between 0 and 1"]),
+    (f"{DIGITS}/train/batch_size", -1, ["train.batch_size", "-1"]),
+    (f"{DIGITS}/train/steps", 5, ["train.steps", "train.epochs"]),
+    (f"{DIGITS}/train/executor", "parallel", ["train.executor", "'parallel'", "batched"]),
+    (f"{DIGITS}/train/executor", "compiled", ["train.executor", "'compiled' is gone", "use auto or kernel"]),
+    (f"{DIGITS}/train/device", "gpu", ["train.device", "'gpu'", "cuda"]),
+    (f"{DIGITS}/train/newcomers", 2, ["newcomers", "join_round"]),
+    (f"{DIGITS}/train", [1, 2], ["tasks.digits.train", "mapping"]),
+    (f"{DIGITS}/evaluate/every", 0, ["evaluate.every", "0"]),
+    (f"{DIGITS}/evaluate/select", "best_test_round", ["evaluate.select", "best_test_round", "best_val_round"]),
+    (f"{DIGITS}/evaluate/point", "before", ["evaluate.point", "'before'", "pre"]),
+    (DIGITS, {"dataset": "digits"}, ["tasks.digits", "missing"]),
+    ("runs/digits-ditto/task", "digitz", ["runs.digits-ditto.task", "did you mean 'digits'"]),
+    ("runs/digits-ditto/method", "dito", ["runs.digits-ditto.method", "did you mean 'ditto'"]),
+    ("runs/digits-ditto/method", "", ["method", "choices"]),
+    ("runs/digits-ditto/sett", {}, ["sett", "did you mean 'set'"]),
+    ("runs/digits-ditto/set", {"lamda": 1}, ["runs.digits-ditto.set.lamda", "did you mean 'lam'"]),
+    ("runs", {}, ["runs: {} is not a mapping with entries"]),
+    ("methods/ditto/lam", "big", ["methods.ditto.lam", "'big'", "number"]),
+    ("methods/ditto/personal_epochs", 1.5, ["methods.ditto.personal_epochs", "1.5", "whole number"]),
+    ("methods/ditto/lambda", 1.0, ["methods.ditto.lambda", "choices: lam"]),
+    ("methods/ditto/task", "x", ["methods.ditto.task", "not a setting"]),
+    ("methods/local", {"x": 1}, ["methods.local.x: not a setting of local: 'x' is unknown; there are no choices"]),
+    ("runs/graph-fedavg/method", "fedbn", ["FedBN", "batch_norm", "gcn"]),
+    ("tune/trials", -1, ["tune.trials", "-1"]),
+    ("tune/seeds", [0], ["tune.seeds", "overlap"]),
+    ("tune/sampler", "grad", ["tune.sampler", "'grad'", "tpe"]),
+    ("ablate", {"x": {"run": "digits-ditto"}}, ["ablate.x", "variants"]),
+    ("ablate", {"x": {"run": "nope", "variants": {"a": {}}}}, ["ablate.x.run", "'nope'"]),
+    ("ablate", {"x": {"run": "digits-ditto", "variants": {"a": {"lamm": 1}}}}, ["lamm", "did you mean 'lam'"]),
+    ("ablate", {"x": {"run": "digits-ditto", "grid": {"lam": [1.0]}}}, ["ablate.x.grid", "at least two"]),
+    ("ablate", {"x": {"run": "digits-ditto", "grid": {"lam": [1.0, 2.0]}, "variants": {}}}, ["ablate.x", "either"]),
+    (
+        "ablate",
+        {"x": {"run": "digits-ditto", "grid": {"partition.bata": [1.0, 2.0]}}},
+        ["partition", "did you mean 'beta'"],
+    ),
     ("study", "../../etc", ["study", "../../etc", "letters"]),
     ("study", "a//b", ["study", "a//b"]),
     ("study", 7, ["study", "7", "a text"]),
@@ -179,6 +243,61 @@ BAD: list[tuple[str, Any, list[str]]] = [
     (f"{DIGITS}/published", {"papr": "fedaghn"}, ["tasks.digits.published: 'papr'", "did you mean 'paper'"]),
     (f"{DIGITS}/evaluate/evry", 1, ["evaluate.evry", "did you mean 'every'"]),
     (f"{DIGITS}/evaluate/every", "often", ["evaluate.every", "'often'"]),
+    ("tune/spaces", {"ditto": {"lamm": {"low": 1, "high": 2}}}, ["spaces.ditto", "'lamm'", "did you mean 'lam'"]),
+    ("tune/spaces", {"ditto": {"lr": {"low": 1, "high": 2}}}, ["spaces.ditto", "'lr'", "did you mean 'train.lr'"]),
+    ("tune/spaces", {"ditto": {"train.rounds": {"low": 1, "high": 2}}}, ["spaces.ditto", "'train.rounds'", "unknown"]),
+    ("tune/spaces", {"ditto": {"lam": 3}}, ["spaces.ditto.lam", "3", "low and high", "choices"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1}}}, ["spaces.ditto.lam.high", "missing"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1, "hihg": 2}}}, ["spaces.ditto.lam.hihg", "did you mean 'high'"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": "x"}}}, ["spaces.ditto.lam.high", "'x'", "number"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 3, "high": 2}}}, ["spaces.ditto.lam", "low 3", "high 2", "swap"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": 0, "high": 2, "log": True}}}, ["spaces.ditto.lam", "log", "low is 0"]),
+    (
+        "tune/spaces",
+        {"ditto": {"lam": {"low": 1, "high": 2, "log": True, "step": 1}}},
+        ["spaces.ditto.lam", "step 1", "log"],
+    ),
+    ("tune/spaces", {"ditto": {"lam": {"low": 1, "high": 2, "step": -1}}}, ["spaces.ditto.lam", "step -1", "above 0"]),
+    ("tune/spaces", {"ditto": {"lam": {"low": -1, "high": 2}}}, ["spaces.ditto.lam", "-1", "at least 0"]),
+    (
+        "tune/spaces",
+        {"ditto": {"personal_epochs": {"low": 0.5, "high": 2}}},
+        ["spaces.ditto.personal_epochs", "0.5", "whole"],
+    ),
+    (
+        "tune/spaces",
+        {"ditto": {"personal_epochs": {"low": 1, "high": 5, "step": 0.5}}},
+        ["spaces.ditto.personal_epochs.step", "0.5", "whole"],
+    ),
+    (
+        "tune",
+        {"trials": 2, "spaces": {"ditto": {"lam": {"low": 2, "high": 8, "step": 2}}}},
+        ["spaces.ditto.lam", "steps of 2 from 2", "1.0", "runs.digits-ditto", "choices"],
+    ),
+    ("tune/spaces", {"ditto": {"lam": {"choices": []}}}, ["spaces.ditto.lam.choices", "[]", "at least one"]),
+    ("tune/spaces", {"ditto": {"lam": {"choices": [[1]]}}}, ["spaces.ditto.lam.choices", "[[1]]"]),
+    ("tune/spaces", {"ditto": {"lam": {"choices": 1}}}, ["spaces.ditto.lam.choices", "1", "list"]),
+    ("tune/spaces", {"ditto": {"lam": {"choices": [1, "x"]}}}, ["spaces.ditto.lam", "'x'", "number"]),
+    (
+        "tune/spaces",
+        {"ditto": {"lam": {"low": 1, "high": 2, "choices": [1]}}},
+        ["spaces.ditto.lam", "either", "choices"],
+    ),
+    (
+        "tune",
+        {"trials": 2, "sampler": "grid", "spaces": {"ditto": {"lam": {"low": 1, "high": 2}}}},
+        ["spaces.ditto.lam", "grid", "tpe"],
+    ),
+    (
+        "tune",
+        {"trials": 2, "spaces": {"ditto": {"train.clip": {"low": 1, "high": 2}}}},
+        ["train.clip", "None", "runs.digits-ditto"],
+    ),
+    (
+        "tune",
+        {"trials": 2, "spaces": {"ditto": {"train.momentum": {"low": 0.1, "high": 0.9, "log": True}}}},
+        ["spaces.ditto.train.momentum", "0.0", "runs.digits-ditto", "without tuning"],
+    ),
 ]
 
 
@@ -186,11 +305,9 @@ BAD: list[tuple[str, Any, list[str]]] = [
 def test_bad_configurations_are_refused(path: str, value: Any, words: list[str]) -> None:
     """Every stage refuses them when it reads params.yaml, in one readable line."""
     started = time.process_time()
-    with pytest.raises(BadInput) as caught:
+    with refused(*words):
         validate.check(spec.parse(altered(path, value)))
     assert time.process_time() - started < 1
-    line(caught, words)
-    assert len(str(caught.value)) < 1500
 
 
 @pytest.mark.parametrize(
@@ -224,9 +341,8 @@ def test_models_that_do_not_fit_their_adapters_or_methods_are_refused(
     content = good()
     content["runs"] = {"a": {"task": "digits", "method": method}}
     content["tasks"]["digits"]["model"] = model
-    with pytest.raises(BadInput) as caught:
+    with refused(*words):
         validate.check(spec.parse(content))
-    line(caught, words)
 
 
 @pytest.mark.parametrize(
@@ -249,9 +365,8 @@ def test_statistics_that_cannot_be_averaged_are_refused(
     content["tasks"]["digits"]["train"] |= {"bn_buffers": "average", **(changes or {})}
     if changes is None:
         content["tasks"]["digits"]["model"] = {"name": "mlp"}
-    with pytest.raises(BadInput) as caught:
+    with refused(*words):
         validate.check(spec.parse(content))
-    line(caught, words)
 
 
 @pytest.mark.parametrize("method", ["local", "fedproto"])
@@ -260,9 +375,8 @@ def test_a_defence_needs_uploaded_models(method: str) -> None:
     content = good()
     content["runs"] = {"a": {"task": "digits", "method": method}}
     content["tasks"]["digits"]["train"] |= {"robust": {"rule": "clip"}}
-    with pytest.raises(BadInput) as caught:
+    with refused("train.robust.rule clip", f"{method} uploads none", "leave it out"):
         validate.check(spec.parse(content))
-    line(caught, ["train.robust.rule clip", f"{method} uploads none", "leave it out"])
 
 
 @pytest.mark.parametrize(
@@ -304,7 +418,6 @@ def with_newcomers(count: int) -> dict[str, Any]:
 
 def test_only_newcomers_are_refused() -> None:
     """At least one client must be there from the start."""
-    with pytest.raises(BadInput) as caught:
+    with refused("train.newcomers", "10 of 10"):
         validate.check(spec.parse(with_newcomers(10)))
-    line(caught, ["train.newcomers", "10 of 10"])
     validate.check(spec.parse(with_newcomers(9)))
