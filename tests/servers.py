@@ -75,6 +75,13 @@ def answers(address: str) -> bool:
         return False
 
 
+def python(*words: str, folder: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    """What `python words` prints in `folder` (default: the current one). It imports this checkout."""
+    command, sources = [sys.executable, *words], os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    variables = {**os.environ, "PYTHONPATH": sources, **env}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+
+
 def state(pid: int) -> str:
     """The letter of a process's state, for example "Z" for a zombie or "T" if it is stopped. Empty if it has ended."""
     try:
@@ -206,10 +213,7 @@ class Project:
 
     def python(self, module: str, *words: str, check: bool = True, **env: str) -> subprocess.CompletedProcess[str]:
         """Run `python -m module words` in the project."""
-        command = [sys.executable, "-m", module, *words]
-        done = subprocess.run(
-            command, cwd=self.folder, env={**os.environ, **self.env, **env}, capture_output=True, text=True, check=False
-        )
+        done = python("-m", module, *words, folder=self.folder, **{**self.env, **env})
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 

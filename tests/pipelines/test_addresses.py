@@ -1,8 +1,5 @@
 """Ports and servers that variables name: a wrong value is refused in one line, before any work."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +10,7 @@ from fedweave.errors import BadInput
 from fedweave.pipelines import addresses, ui
 from fedweave.pipelines.commands import studies
 from fedweave.pipelines.scheduling import flows, pool, workers
-from tests.servers import ROOT, free_port
+from tests.servers import free_port, python
 
 
 @pytest.mark.parametrize("text", ["abc", "99999", "0", "-1", "5000 ", "٣", "9" * 5000])
@@ -41,9 +38,7 @@ def test_a_value_that_is_not_a_port_is_refused(
 
 def test_a_reproduction_with_a_wrong_port_starts_no_work(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("study: toy\n")
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MLFLOW_PORT": "abc"}
-    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = python("-m", "fedweave.pipelines.launching.reproduce", folder=tmp_path, MLFLOW_PORT="abc")
     assert done.returncode == 2
     assert done.stderr == "error: MLFLOW_PORT: 'abc' is not a port; give 1 to 65535\n"
     assert not (tmp_path / ".fedweave" / "repro.log").exists()
@@ -106,9 +101,7 @@ def test_a_folder_that_is_no_project_is_refused(
     (folder := tmp_path / "folder").mkdir()
     monkeypatch.chdir(folder)
     words = [str(file) if word == "FILE" else word for word in words]
-    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", *words]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MLFLOW_PORT": "1", "PREFECT_PORT": "1"}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    done = python("-m", "fedweave.pipelines.commands.main", *words, MLFLOW_PORT="1", PREFECT_PORT="1")
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert "this folder is not a project" in line

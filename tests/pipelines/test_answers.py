@@ -1,14 +1,12 @@
 """`fedweave --help`, `list` and `study show` import nothing that computes, and their answers are never out of date."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.servers import ROOT, python
+
 # What takes long to import.
 HEAVY = {"numpy", "torch", "pandas", "scipy", "sklearn", "matplotlib", "dvc", "mlflow", "prefect", "optuna", "yaml"}
 RUN = f"""
@@ -38,9 +36,8 @@ print(json.dumps(answers.recall(["a question"], work_out)))
 
 def run(code: str, *words: str, folder: Path) -> tuple[str, str]:
     """(output, errors) of a program in a process of its own, with its own cache in `folder`."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "XDG_CACHE_HOME": str(folder / "cache"), "COLUMNS": "200"}
-    command = [sys.executable, "-P", "-c", code, *words]
-    ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=True)
+    ended = python("-P", "-c", code, *words, folder=folder, XDG_CACHE_HOME=str(folder / "cache"), COLUMNS="200")
+    assert ended.returncode == 0, ended.stderr
     return ended.stdout, ended.stderr
 
 

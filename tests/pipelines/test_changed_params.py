@@ -3,7 +3,6 @@ ends with an error, so that DVC records nothing.
 """
 
 import errno
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +22,7 @@ from fedweave.pipelines.launching import locking
 from fedweave.pipelines.stages import ablate, train, tune
 from fedweave.study import config
 from tests import trained
-from tests.servers import HOLD, ROOT, process, until
+from tests.servers import HOLD, ROOT, process, python, until
 
 STUDY: dict[str, Any] = {
     "study": "toy",
@@ -137,8 +136,7 @@ def test_reproduce_needs_a_study(project: None, studies_there: list[str], name: 
         Path("studies", f"{study}.yaml").write_text(yaml.safe_dump(STUDY))
     with pytest.raises(BadInput, match=rf"^params\.yaml: not found; .* fedweave study use {name}$") as refusal:
         config.read_yaml(Path("params.yaml"))
-    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-m", "fedweave.pipelines.launching.reproduce")
     assert done.returncode == 2
     assert done.stderr == f"error: {refusal.value}\n"
     assert not Path(".fedweave/repro.log").exists()
@@ -155,8 +153,7 @@ def test_reproduce_names_a_path_that_cannot_be_written(project: None, path: str,
         Path(path).touch()
     else:
         Path(path).mkdir(parents=True)
-    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = python("-m", "fedweave.pipelines.launching.reproduce")
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {path}")
     assert f": {words}" in done.stderr

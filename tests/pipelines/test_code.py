@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fedweave.study.code import PACKAGE, Root, digest, find_dependencies
-from tests.servers import ROOT, Project
+from tests.servers import ROOT, Project, python
 from tests.small_project import params
 
 pytestmark = pytest.mark.xdist_group("code")
@@ -217,8 +217,7 @@ def test_everything_that_trains_is_a_dependency(project: Project, original: dict
         "print(json.dumps([m.__file__ for n, m in sys.modules.items() if n.startswith('fedweave.') and m.__file__]),"
         "flush=True); os._exit(0)"
     )
-    env = {**os.environ, **project.env}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    done = python("-c", code, **project.env)
     package = project.folder / "src"
     imported = {
         str(Path(file).relative_to(package)) for file in json.loads(done.stdout) if Path(file).is_relative_to(package)

@@ -1,12 +1,10 @@
 """The line that says why a stage failed, in its state, in the message of its flow and in the outcome of a job."""
 
-import subprocess
-import sys
-
 import pytest
 
 from fedweave.pipelines.scheduling.error_lines import find_reason
 from fedweave.pipelines.scheduling.host import StageError
+from tests.servers import python
 
 DVC = "ERROR: failed to reproduce 'train@a': failed to run: exec python launcher.py train 'a', exited with {}"
 NESTED = """
@@ -20,7 +18,7 @@ except OSError as error:
 
 def run(program: str) -> tuple[list[str], int]:
     """The lines that a program prints, as flows keep them, and its exit code."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = python("-c", program)
     return [line.strip() for line in done.stderr.splitlines()], done.returncode
 
 

@@ -6,15 +6,16 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 import toy_project
 import yaml
-from servers import HOLD, process, until
 
 from fedweave.errors import Busy
 from fedweave.pipelines.launching import locking
+from tests.servers import HOLD, process, python, until
 
 ROOT = Path(__file__).resolve().parents[2]
 # SIGINT has its usual effect again, as in a terminal: the tests themselves may run in the background of a shell.
@@ -93,10 +94,7 @@ def test_another_run_in_the_folder_is_no_wrong_input(tmp_path: Path) -> None:
     study = {"study": "mine", "seeds": [0], "tasks": tasks, "runs": runs, "methods": {"fedavg": {}}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(study))
 
-    def use(name: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "study", "use", name]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-
+    use = partial(python, "-m", "fedweave.pipelines.commands.main", "study", "use", folder=tmp_path)
     with process([sys.executable, "-c", HOLD], tmp_path, environment, tmp_path / "log") as other:
         assert until((tmp_path / "log").read_text), "nobody has the lock"
         refused, wrong = use("mine.yaml"), use("nosuch.yaml")

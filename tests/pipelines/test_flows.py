@@ -15,12 +15,12 @@ import pytest
 import toy_project
 from dvc.repo import Repo
 from prefect import flow, task
-from servers import alive, process, until
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.processes import ChildProcesses
 from fedweave.pipelines.scheduling import host
 from fedweave.pipelines.scheduling.dvc_graph import StaleStage, stale_stages
+from tests.servers import alive, process, python, until
 
 # One process runs all tests that need the server, so that it is started once.
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
@@ -108,14 +108,13 @@ with ChildProcesses().start([sys.executable, "-c", "import time; time.sleep(60)"
 @pytest.mark.parametrize(("raised", "code"), [("BadInput('params.yaml: no')", 2), ("Diverged('inf')", 3)])
 def test_a_stage_prints_one_line_and_exits(raised: str, code: int) -> None:
     program = f"""
-import sys; sys.path[:0] = [{str(ROOT / "src")!r}, {str(ROOT)!r}]
 from fedweave.errors import BadInput, Diverged
 from fedweave.pipelines.processes import run_main
 def main():
     raise {raised}
 run_main(main)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = python("-c", program)
     assert done.returncode == code
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("error: ")
@@ -197,9 +196,8 @@ def test_a_stage_that_ends_with_its_flow_is_cancelled(project: Path, is_running:
 
 def run_flow(folder: Path, server: str, *options: str) -> "subprocess.CompletedProcess[str]":
     """The flow as the command of a terminal; its log is on stderr."""
-    environment = {**os.environ, "PREFECT_API_URL": server, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "flow", *options]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    words = ("-m", "fedweave.pipelines.commands.main", "flow", *options)
+    return python(*words, folder=folder, PREFECT_API_URL=server)
 
 
 def test_the_log_of_a_failed_flow_has_its_line_and_no_traceback(project: Path, reporting: str) -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from tests.servers import Project, study, until
+from tests.servers import Project, python, study, until
 from tests.small_project import params
 
 pytestmark = [
@@ -77,15 +77,8 @@ def owner() -> Iterator[subprocess.Popen[bytes]]:
 
 def launch(project: Project, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Runs a stage as dvc.yaml does."""
-    command = [sys.executable, "-IS", "pipelines/launching/launcher.py", *arguments]
-    return subprocess.run(
-        command,
-        cwd=project.folder,
-        env={**os.environ, **project.env, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    words = ("-IS", "pipelines/launching/launcher.py", *arguments)
+    return python(*words, folder=project.folder, **{**project.env, **env})
 
 
 def sockets(project: Project) -> list[Path]:
@@ -194,15 +187,10 @@ def test_a_kill_of_any_process_ends_all_training(project: Project, victim: str) 
 def test_after_kills_the_next_run_succeeds(project: Project) -> None:
     """Leftovers of the killed processes, such as DVC's locks, need no repair by hand."""
     (project.folder / "params.yaml").write_text(study(["digits-fedavg"]))
-    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
     try:
-        done = subprocess.run(
-            command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
-        )
+        assert "FedAvg" in project.python("fedweave.pipelines.launching.reproduce").stdout
     finally:
         (project.folder / "params.yaml").write_text(params())
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "FedAvg" in done.stdout
 
 
 def test_a_second_run_names_the_active_process(project: Project) -> None:
@@ -217,10 +205,7 @@ time.sleep(99)"""
     with subprocess.Popen([sys.executable, "-c", program], cwd=project.folder, stdout=subprocess.PIPE) as first:
         assert first.stdout
         first.stdout.readline()
-        command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
-        second = subprocess.run(
-            command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
-        )
+        second = project.python("fedweave.pipelines.launching.reproduce", check=False)
         first.kill()
     assert second.returncode == 1
     assert second.stderr.splitlines() == [

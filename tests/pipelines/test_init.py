@@ -1,9 +1,7 @@
 """`fedweave init` in a folder that is already a project."""
 
-import os
 import re
 import subprocess
-import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -15,8 +13,7 @@ from fedweave.pipelines import linked
 from fedweave.pipelines.commands import main, projects
 from fedweave.pipelines.project import repository
 from fedweave.study.code import PACKAGE
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.servers import ROOT, python
 
 
 @pytest.fixture
@@ -77,10 +74,8 @@ def test_a_package_other_than_the_linked_one_is_refused(project: Path, monkeypat
     line = f"packages.yaml: fedweave is linked to {older}, but this command runs {PACKAGE.resolve()}; "
     with pytest.raises(BadInput, match=re.escape(line) + r"run: fedweave init \.$"):
         repository()
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     for words in (["launcher", "names"], ["reproduce"]):
-        command = [sys.executable, "-m", f"fedweave.pipelines.launching.{words[0]}", *words[1:]]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        done = python("-m", f"fedweave.pipelines.launching.{words[0]}", *words[1:])
         assert (done.returncode, done.stderr) == (2, f"error: {line}run: fedweave init .\n")
     projects.init(Path())
     assert linked.difference() == ""

@@ -1,8 +1,6 @@
 """A night of a life in Prefect: three steps as flow runs, with tables of what arrived, the scores and the roles."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterParentFlo
 import fedweave as fw
 from fedweave.pipelines.scheduling import notifications
 from fedweave.pipelines.scheduling.life_flow import night
-from tools.guides import ROOT
+from tests.servers import ROOT, python
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(600)]
 
@@ -80,9 +78,7 @@ def test_a_night_shows_what_it_did(reporting: str, tmp_path: Path, monkeypatch: 
 @pytest.mark.timeout(1200)
 def test_a_year_finds_what_was_planted_and_nothing_else(tmp_path: Path) -> None:
     """`make nightly`, elsewhere."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tools" / "nightly.py")], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = python(str(ROOT / "tools" / "nightly.py"), folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("found: all that was planted, and nothing else\n")
     assert "Prefect: 12 flow runs, 9 tables" in done.stdout

@@ -3,10 +3,7 @@ changed.
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -147,12 +144,7 @@ def test_switching_studies_and_back_runs_nothing(project: Project) -> None:
 
 def reproduced(project: Project) -> list[str]:
     """The output lines of `make repro`."""
-    command = [sys.executable, "-m", "fedweave.pipelines.launching.reproduce"]
-    done = subprocess.run(
-        command, cwd=project.folder, env={**os.environ, **project.env}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
+    return project.python("fedweave.pipelines.launching.reproduce").stdout.splitlines()
 
 
 @pytest.mark.acceptance

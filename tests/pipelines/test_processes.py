@@ -14,7 +14,7 @@ import pytest
 
 from fedweave.pipelines import processes
 from fedweave.pipelines.processes import ChildProcesses, wait_measured
-from tests.servers import alive, until
+from tests.servers import alive, python, until
 
 HOLD = "held = b'x' * {} * 2**20; import sys; sys.exit({})"
 
@@ -108,6 +108,6 @@ exit_after(main)
 )
 def test_a_program_that_exits_fast_loses_nothing(last: str, code: int, error: str) -> None:
     """Output, exit functions, exit code and traceback are those of a usual exit."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM.format(last)], capture_output=True, text=True, check=False)
+    done = python("-c", PROGRAM.format(last))
     assert (done.returncode, done.stdout) == (code, "work\nend of the program\n")
     assert done.stderr.endswith(error)

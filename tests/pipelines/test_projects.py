@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from tests.servers import ROOT
+from tests.servers import ROOT, python
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("projects"), pytest.mark.timeout(900)]
 
@@ -115,12 +115,11 @@ class Own:
     def __init__(self, folder: Path, site: Path) -> None:
         self.folder, self.site = folder, site
         home = str(Path(sys.executable).parent)
-        self.env = {**os.environ, "PYTHONPATH": str(site), "PATH": os.pathsep.join([home, os.environ["PATH"]])}
+        self.env = {"PYTHONPATH": str(site), "PATH": os.pathsep.join([home, os.environ["PATH"]])}
 
     def python(self, *words: str) -> str:
         """The output of `python -m words` in the project."""
-        command, env = [sys.executable, "-m", *words], self.env
-        done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False)
+        done = python("-m", *words, folder=self.folder, **self.env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -176,9 +175,7 @@ def test_models_that_the_stages_trained_predict(own: Own) -> None:
         "print([done[name].predict(x, 'client 1').shape for name in ('local', 'mine', 'packed')])"
     )
     env = {**own.env, "PYTHONPATH": f"{own.env['PYTHONPATH']}{os.pathsep}."}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=own.folder, env=env, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, folder=own.folder, **env)
     assert done.stdout == "[(3,), (3,), (3,)]\n", done.stderr
 
 
@@ -189,9 +186,7 @@ def test_models_of_plug_ins_are_served(own: Own, tmp_path: Path) -> None:
         "print(m.predict(np.zeros((3, 1, 4, 4), np.float32), {'client': 2, 'seed': 0}).shape)"
     )
     env = {**own.env, "MLFLOW_TRACKING_URI": f"sqlite:///{own.folder / 'mlflow.db'}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
-    )
+    done = python("-c", code, folder=tmp_path, **env)
     assert done.stdout.splitlines()[-1:] == ["(3, 2)"], done.stderr
 
 

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -19,7 +17,7 @@ from fedweave.pipelines.mlflow_records import entries, stamp, synchronise, track
 from fedweave.pipelines.stages import leaderboard, report
 from fedweave.processes import parallel
 from tests.mlflow_store import SKILL, children, current, logged, small
-from tests.servers import ROOT, until
+from tests.servers import python, until
 
 # One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
@@ -190,9 +188,7 @@ def test_a_killed_synchronisation_is_repaired_by_the_next(
     folder = small(tmp_path / "results" / "toy")
     results.write(folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(folder), "toy"], env=env, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert python("-c", KILLED, str(folder), "toy").returncode == -signal.SIGKILL
     assert logged(store, "toy")
     assert synchronise.is_due(folder, "toy")
     tracking.log_study(folder, store)
@@ -250,7 +246,6 @@ def test_without_changes_no_run_is_read_or_written(store: str, tmp_path: Path) -
     tracking.log_study(folder, store)
     base = Path(store.removeprefix("sqlite:///"))
     before = base.read_bytes()
-    env = {**os.environ, "MLFLOW_TRACKING_URI": store, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
-    done = subprocess.run([sys.executable, "-c", IDLE], env=env, capture_output=True, text=True, check=True)
+    done = python("-c", IDLE, MLFLOW_TRACKING_URI=store)
     assert done.stdout.splitlines() == ["['open'] []", "[]"]
     assert base.read_bytes() == before

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,15 +13,12 @@ from typing import Any
 
 import pytest
 import toy_project
-from servers import ROOT, Project, alive, answers, free_port, process, until
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import notifications, remote_stages, workers
+from tests.servers import ROOT, Project, alive, answers, free_port, process, python, until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
-
-
-HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def deployed(prefect_api: str, folder: Path, webhook: tuple[str, list[dict[str, Any]]]) -> str:
     """The server, where the pool, the queues, the deployments and the webhook are registered."""
-    env = {**os.environ, **HOME, "PREFECT_API_URL": prefect_api, "FEDWEAVE_WEBHOOK": webhook[0]}
-    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "deploy", "--slots", "2"]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    env = {"PREFECT_API_URL": prefect_api, "FEDWEAVE_WEBHOOK": webhook[0]}
+    done = python("-m", "fedweave.pipelines.commands.main", "deploy", "--slots", "2", folder=folder, **env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines() == [
         "deployments reproduce, nightly, tune, stage; pool gpu-pool: 2 training stages at once",
@@ -236,17 +231,16 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(
     """
     (folder / "hold").touch()
     env = {
-        **HOME,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]),
         "PREFECT_API_URL": deployed,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
     }
     port = free_port()
     words = f"fedweave.pipelines.commands.main worker --limit 2 --name all --health-port {port}"
     command = ["/bin/sh", "-c", f"trap '' INT; exec {sys.executable} -m {words}"]
-    prefect = [sys.executable, "-m", "prefect"]
     with process(command, folder, env, tmp_path / "worker.log") as worker:
-        start = [*prefect, "deployment", "run", "reproduce/reproduce", "-p", "where=workers", "-p", 'targets=["make"]']
-        subprocess.run(start, env={**os.environ, **env}, check=True, capture_output=True, cwd=folder)
+        start = ["deployment", "run", "reproduce/reproduce", "-p", "where=workers", "-p", 'targets=["make"]']
+        assert python("-m", "prefect", *start, folder=folder, **env).returncode == 0
         assert until(lambda: len(list((folder / "pids").iterdir())) == 2, 120), (tmp_path / "worker.log").read_text()[
             -3000:
         ]
@@ -255,8 +249,8 @@ def test_cancelling_a_flow_ends_its_stages_on_the_workers(
         assert sorted(run.name for run in runs) == ["make@a", "make@b", "toy"]
         assert until(lambda: answers(f"http://127.0.0.1:{port}/health"))
         (flow,) = (run for run in runs if run.name == "toy")
-        cancel = [*prefect, "flow-run", "cancel", str(flow.id)]
-        subprocess.run(cancel, env={**os.environ, **env}, check=True, capture_output=True, cwd=folder)
+        cancel = ["flow-run", "cancel", str(flow.id)]
+        assert python("-m", "prefect", *cancel, folder=folder, **env).returncode == 0
         assert until(lambda: not any(map(alive, pids)), 90)
         assert until(lambda: all(ask("read_flow_run", run.id).state.is_cancelled() for run in runs), 90)
         worker.send_signal(signal.SIGTERM)

@@ -1,7 +1,6 @@
 """Stages on other hosts: work orders, workers in clones of their own, and a cancelled flow."""
 
 import dataclasses
-import os
 import shutil
 import subprocess
 import sys
@@ -10,18 +9,15 @@ from pathlib import Path
 import pytest
 import toy_project
 from dvc.repo import Repo
-from servers import ROOT
 
 from fedweave.errors import BadInput
 from fedweave.pipelines import signed_files
 from fedweave.pipelines.scheduling import foreign_params, remote_stages
 from fedweave.pipelines.scheduling.dvc_graph import stale_stages
 from fedweave.study.config import read_yaml
+from tests.servers import python
 
 pytestmark = [pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
-
-
-HOME = {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
 
 
 @pytest.fixture(scope="module")
@@ -245,13 +241,10 @@ def test_a_folder_without_git_is_refused_with_two_ways_out(tmp_path: Path, monke
     with pytest.raises(BadInput, match=r"git init.*dvc config core\.no_scm true") as caught:
         stale_stages()
     assert "\n" not in str(caught.value)
-    env = {**os.environ, **HOME, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
-    subprocess.run(
-        [sys.executable, "-m", "dvc", "config", "core.no_scm", "true"], check=True, env=env, capture_output=True
-    )
+    assert python("-m", "dvc", "config", "core.no_scm", "true").returncode == 0
     assert stale_stages()
     (tmp_path / ".dvc" / "config").write_text("")
-    subprocess.run(["git", "init", "--quiet"], check=True, env=env)
+    subprocess.run(["git", "init", "--quiet"], check=True)
     assert stale_stages()
 
 
