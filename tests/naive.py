@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 
 import tiny
 import torch
@@ -18,7 +19,7 @@ from fedweave.tensors import trees
 from fedweave.tensors.trees import Params, Tree
 
 SEED, TRAINING = 2, Training(batch_size=4, epochs=2)
-FED = tiny.rows_federation()
+FED, NODES = tiny.rows_federation(), tiny.nodes_federation()
 
 
 def build_method(name: str, kind: str = "rows", **overrides: object) -> Method:
@@ -66,6 +67,15 @@ def rows_of(client: int, part: str = "train") -> Tensor:
     """A client's rows, for training unless `part` is another one."""
     rows = getattr(FED, part)[client]
     return rows[rows >= 0]
+
+
+@cache
+def adjacency(client: int) -> Tensor:
+    """Neighbours, bool [V, V], in a client's subgraph, without loops."""
+    nodes, links = (int(NODES.extents[name][client]) for name in ("x", "edges"))
+    edges, dense = NODES.own["edges"][client][:, :links], torch.zeros(nodes, nodes, dtype=torch.bool)
+    dense[edges[1], edges[0]] = True
+    return dense.fill_diagonal_(False)
 
 
 def ce(net: nn.Module, rows: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, assert_same_model, batches, build_method, ce, last_report, model_copies, models, network
+from naive import FED, SEED, assert_same_model, batches, build_method, last_report, model_copies, models, network, sgd
 from torch import Tensor, nn
 
 from fedweave.engine.engine import run
@@ -66,11 +66,7 @@ def test_clusters_equal_those_of_a_plain_loop(standardize: bool) -> None:
         moves = []
         for i, net in enumerate(nets):
             before = nn.utils.parameters_to_vector(net.parameters()).detach()
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            for rows in batches(i, r, 0, 2):
-                optimizer.zero_grad()
-                ce(net, rows).backward()
-                optimizer.step()
+            sgd(net, batches(i, r, 0, 2))
             moves.append(nn.utils.parameters_to_vector(net.parameters()).detach() - before)
             nn.utils.vector_to_parameters(before, net.parameters())
             norms[i].append(float(moves[-1].norm()))

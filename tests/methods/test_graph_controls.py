@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from naive import FED, build_method
 from scipy.stats import spearmanr
 
 from fedweave.engine.engine import run
@@ -130,12 +131,11 @@ def test_a_controlled_download_is_made_once() -> None:
             made.append(int(server["round"]))
             return super().download(server, ids)
 
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    plain = tiny.method("heurfedamp", task, "rows")
+    plain = build_method("heurfedamp")
     for control in (None, GraphControl("uniform")):
         made.clear()
         method = Counting(**{f.name: getattr(plain, f.name) for f in fields(plain)} | {"control": control})
-        assert len([*run(method, federation, SETTINGS, Loop())]) == 3
+        assert len([*run(method, FED, SETTINGS, Loop())]) == 3
         assert made == [0, 1, 2, 3]
 
 
@@ -166,9 +166,8 @@ def test_shuffled_rows_keep_their_weights() -> None:
 @pytest.mark.parametrize("name", ["fedaghn", "pfedla", "direct_matrix"])
 def test_shuffled_weights_stay_among_clients_with_a_model(name: str) -> None:
     """Until newcomers upload, rows have the weights that they have without the control."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method, settings = tiny.method(name, task, "rows"), replace(SETTINGS, newcomers=2, join_round=2, participation=0.2)
-    *_, report = run(method, federation, settings, Loop())
+    method, settings = build_method(name), replace(SETTINGS, newcomers=2, join_round=2, participation=0.2)
+    *_, report = run(method, FED, settings, Loop())
     learned, shuffled = (
         replace(method, control=control).collaboration(report.state.server)
         for control in (None, GraphControl("shuffled"))

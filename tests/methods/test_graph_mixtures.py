@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 import tiny
 import torch
-from naive import SEED
+from naive import NODES, SEED, adjacency
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -25,7 +25,6 @@ from fedweave.models import build
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Params
 
-NODES = tiny.nodes_federation()
 EVERYBODY = range(tiny.CLIENTS)
 ALPHA, HEAT = 0.3, 5.0
 WHOLE = {"solver": SGD(lr=0.3), "training": Training(batch_size=0, epochs=2)}
@@ -41,15 +40,6 @@ def last(method: Method, rounds: int = 3) -> Report:
     """The last report of a run with all clients."""
     *_, report = run(method, NODES, Settings(rounds=rounds, seed=SEED), Loop())
     return report
-
-
-@cache
-def adjacency(client: int) -> Tensor:
-    """0-1 matrix [V, V] of a client's subgraph, without loops."""
-    nodes, links = (int(NODES.extents[name][client]) for name in ("x", "edges"))
-    edges, dense = NODES.own["edges"][client][:, :links], torch.zeros(nodes, nodes, dtype=torch.float64)
-    dense[edges[1], edges[0]] = 1.0
-    return dense.fill_diagonal_(0.0)
 
 
 @cache

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from naive import FED, build_method
 from torch import Tensor
 
 from fedweave.client.solvers import SGD, Adam, GroupedSolver, clone
@@ -159,12 +160,11 @@ def test_grouped_solvers_are_independent() -> None:
 
 def test_vector_length_grows_with_the_federation() -> None:
     """⌊1 + N/4⌋ numbers per client by default. A client's draws depend on its identity."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method("pfedhn", task, "rows")
+    method = build_method("pfedhn")
     for n, size in ((5, 2), (30, 8), (48, 13), (100, 26), (207, 52)):
-        start = start_of(method, federation)._replace(clients=n, ids=torch.arange(n))
+        start = start_of(method, FED)._replace(clients=n, ids=torch.arange(n))
         assert method.begin(start)[0]["embedding"].shape == (n, size)
-    start = start_of(method, federation)
+    start = start_of(method, FED)
     moved = method.begin(start._replace(ids=start.ids.flip(0)))[0]["embedding"]
     assert torch.equal(moved, method.begin(start)[0]["embedding"].flip(0))
     assert method.begin(start)[0].keys() | {"lift"} == replace(method, embedding="mlp").begin(start)[0].keys()
@@ -174,12 +174,11 @@ def test_vector_length_grows_with_the_federation() -> None:
 @pytest.mark.parametrize("embedding", ["table", "mlp"])
 def test_the_second_stage_uses_the_vectors_and_the_graph_of_the_first(name: str, embedding: str) -> None:
     """Stage 1 trains vectors. By default, stage 2 freezes them, keeps the graph and starts a new hypernetwork."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method(name, task, "rows", embedding=embedding)
-    reports = list(run(method, federation, Settings(rounds=3, seed=2), Loop()))
+    method = build_method(name, embedding=embedding)
+    reports = list(run(method, FED, Settings(rounds=3, seed=2), Loop()))
     assert [type(r.method).__name__ for r in reports] == ["WarmUp"] * 2 + [type(method).__name__] * 3
-    assert len(list(run(replace(method, stage1_rounds=0), federation, Settings(rounds=1, seed=2), Loop()))) == 2
-    warm, start = reports[1].state.server, start_of(method, federation)
+    assert len(list(run(replace(method, stage1_rounds=0), FED, Settings(rounds=1, seed=2), Loop()))) == 2
+    warm, start = reports[1].state.server, start_of(method, FED)
     cold, hot = method.take_over(warm, start), replace(method, warm_start=True, train_x=True).take_over(warm, start)
     assert torch.equal(cold["fixed"]["x"], method.client_vectors(warm["phi"]))
     assert torch.equal(hot["phi"]["x"], cold["fixed"]["x"])
@@ -188,7 +187,7 @@ def test_the_second_stage_uses_the_vectors_and_the_graph_of_the_first(name: str,
     )
     assert not torch.equal(trees.tree_leaves(cold["phi"]["hyper"])[0], trees.tree_leaves(warm["phi"]["hyper"])[0])
     assert torch.equal(reports[2].state.server["fixed"]["x"], reports[4].state.server["fixed"]["x"])
-    trained = list(run(replace(method, train_x=True), federation, Settings(rounds=2, seed=2), Loop()))
+    trained = list(run(replace(method, train_x=True), FED, Settings(rounds=2, seed=2), Loop()))
     assert not torch.equal(trained[2].state.server["phi"]["x"], trained[3].state.server["phi"]["x"])
 
 
@@ -232,11 +231,10 @@ def test_information_flows_along_edges_only(name: str) -> None:
 @pytest.mark.parametrize("train_x", [False, True])
 def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
     """Vectors, optimiser and graph grow. Earlier entries keep their bits. A newcomer begins at the mean vector."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method(name, task, "rows", train_x=train_x)
-    present = federation.select(torch.arange(3))
+    method = build_method(name, train_x=train_x)
+    present = FED.select(torch.arange(3))
     *_, report = run(method, present, Settings(rounds=1, seed=2), Loop())
-    state = add_newcomers(method, report.state, federation, 2, 1, Loop())
+    state = add_newcomers(method, report.state, FED, 2, 1, Loop())
     held, before = (
         state.server["phi" if train_x else "fixed"]["x"],
         report.state.server["phi" if train_x else "fixed"]["x"],
@@ -244,7 +242,7 @@ def test_newcomers_join_the_second_stage(name: str, train_x: bool) -> None:
     assert torch.equal(held[:3], before)
     torch.testing.assert_close(held[3:], before.mean(0).expand(2, -1))
     assert state.server["fixed"]["edges"].max() == 4
-    after, report, _ = run_round(method, state, federation, Settings(rounds=1, seed=2), Loop())
+    after, report, _ = run_round(method, state, FED, Settings(rounds=1, seed=2), Loop())
     assert report.loss == report.loss
     assert method.collaboration(after.server).shape[1:] == (5, 5)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
-from naive import FED, SEED, batches, build_method, ce, network
-from torch import Tensor, nn
+from naive import FED, SEED, batches, build_method, network, sgd
+from torch import Tensor
 from torch.nn import functional as F
 
 from fedweave.engine.engine import run_round
@@ -45,16 +45,6 @@ def model(method: Method, phi: Params, scale: Tensor, rows: Tensor) -> tuple[Par
     return {n: p[0] for n, p in torch.func.functional_call(hyper, phi["hyper"], (z,)).items()}, v
 
 
-def train_client(net: nn.Module, client: int, round: int) -> Params:
-    """The client's model after its minibatches."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for rows in batches(client, round, 0, 2):
-        optimizer.zero_grad()
-        ce(net, rows).backward()
-        optimizer.step()
-    return {name: value.detach() for name, value in net.named_parameters()}
-
-
 def expected_step(method: Method, server: Server, round: int) -> tuple[Params, Tensor]:
     """Both networks after a step on the mean of ½ ‖θ̄_i − θ_i‖², and the vectors."""
     phi = trees.tree_map(lambda p: p.clone().requires_grad_(), server["phi"])
@@ -62,8 +52,8 @@ def expected_step(method: Method, server: Server, round: int) -> tuple[Params, T
     for i in range(tiny.CLIENTS):
         made_, v = model(method, phi, server["fixed"]["scale"], batches(i, round, 0, 1)[0])
         net.load_state_dict({name: value.detach() for name, value in made_.items()})
-        after = train_client(net, i, round)
-        total = total + sum((made_[n] - after[n]).square().sum() for n in made_) / 2 / tiny.CLIENTS
+        after = dict(sgd(net, batches(i, round, 0, 2)).named_parameters())
+        total = total + sum((made_[n] - after[n].detach()).square().sum() for n in made_) / 2 / tiny.CLIENTS
         vectors.append(v.detach())
     total.backward()
     return trees.tree_map(lambda p: p.detach() - p.grad, phi), torch.stack(vectors)

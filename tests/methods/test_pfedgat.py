@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from naive import FED, build_method
 from torch import Tensor, nn
 
 from fedweave.client.regression import Forecast
@@ -93,18 +94,17 @@ def test_large_held_out_sets_are_computed_in_parts(monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("name", ["pfedgat", "direct_matrix", "pfedla", "heurpfedla"])
+@pytest.mark.parametrize("name", ["pfedgat", "direct_matrix", "pfedla", "heurpfedla", "fedaghn"])
 def test_newcomers_begin_with_the_initial_model_and_are_mixed_after_an_upload(name: str) -> None:
     """Until its first upload, a newcomer has the common initial model and no weight for others."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method, present = tiny.method(name, task, "rows"), federation.select(torch.arange(3))
+    method, present = build_method(name), FED.select(torch.arange(3))
     state = run_round(method, begin(method, present, 1, Loop()), present, Settings(rounds=3), Loop())[0]
-    joined = add_newcomers(method, state, federation, 2, 1, Loop())
+    joined = add_newcomers(method, state, FED, 2, 1, Loop())
     alpha = method.collaboration(joined.server)
     assert torch.equal(alpha[:, 3:], torch.eye(5, dtype=alpha.dtype)[3:].expand(len(alpha), -1, -1))
     assert not alpha[:, :3, 3:].any()
     torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
-    after = run_round(method, joined, federation, Settings(rounds=3), Loop())[0]
+    after = run_round(method, joined, FED, Settings(rounds=3), Loop())[0]
     assert (method.collaboration(after.server)[:, :3, 3:] > 0).any()
 
 
@@ -121,9 +121,8 @@ def test_shared_heads_have_one_map() -> None:
 
 def test_delta_feedback() -> None:
     """With one full-batch step and validation on the training rows, the update divided by lr is the gradient itself."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    same = replace(federation, val=federation.train)
-    method = replace(tiny.method("pfedgat", task, "rows"), training=Training(batch_size=0, epochs=1))
+    same = replace(FED, val=FED.train)
+    method = replace(build_method("pfedgat"), training=Training(batch_size=0, epochs=1))
     ends = [
         list(run(replace(method, gat_grad=kind), same, SETTINGS, Loop()))[-1].state.server["phi"]
         for kind in ("client_grad", "delta")

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import tiny
 import torch
-from naive import SEED, build_method, last_report
+from naive import NODES, SEED, adjacency, build_method, last_report
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,8 +22,6 @@ from fedweave.families import generated_neighbours
 from fedweave.models.gcn import GCN, add_column_order
 from fedweave.models.sage import GraphSAGE, NeighbourGenerator, Slot
 from fedweave.tensors import dropout_keys, trees
-
-NODES = tiny.nodes_federation()
 
 
 def test_fed_pub_regularisers() -> None:
@@ -115,15 +113,6 @@ def test_the_classifier_of_a_gcn_by_xaviers_law() -> None:
     for net, weight_bound, bias_bound in ((plain, width**-0.5, width**-0.5), (drawn, (6 / 71) ** 0.5, (6 / 8) ** 0.5)):
         assert 0.95 * weight_bound < net.fc.weight.abs().max() <= weight_bound
         assert 0.3 * bias_bound < net.fc.bias.abs().max() <= bias_bound
-
-
-def adjacency(client: int) -> Tensor:
-    """Dense neighbours of a client's subgraph, without loops."""
-    v, e = int(NODES.extents["x"][client]), int(NODES.extents["edges"][client])
-    edges = NODES.own["edges"][client][:, :e]
-    dense = torch.zeros(v, v, dtype=torch.bool)
-    dense[edges[1], edges[0]] = True
-    return dense.fill_diagonal_(False)
 
 
 def test_impaired_subgraph() -> None:

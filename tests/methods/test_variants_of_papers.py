@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from naive import FED, build_method
 
 from fedweave.client.solvers import SGD, Adam
 from fedweave.data.partitions.splits import chronological_parts, parse_split, part_sizes
@@ -59,9 +60,8 @@ def test_search_spaces_have_usable_values_only() -> None:
 def test_fedamp_never_leaves_the_mixtures() -> None:
     """For any step α_K, rows are weights with sum 1."""
     for alpha in (1.0, 20.0, 1e4):
-        task, federation = tiny.rows_task(), tiny.rows_federation()
-        method = tiny.method("fedamp", task, "rows", alpha=alpha)
-        state, _, _ = run_round(method, begin(method, federation, 1, Loop()), federation, Settings(1, 1), Loop())
+        method = build_method("fedamp", alpha=alpha)
+        state, _, _ = run_round(method, begin(method, FED, 1, Loop()), FED, Settings(1, 1), Loop())
         weights = method.weights(state.server, EVERYBODY)[0]
         assert (weights >= 0).all()
         torch.testing.assert_close(weights.sum(1), torch.ones(5, dtype=weights.dtype))
@@ -169,13 +169,12 @@ def test_delta_feedback_corrects_for_momentum() -> None:
 
 def test_pfedgraphs_summed_term_is_the_longer_one() -> None:
     """cos(w, v) ‖v‖ for every v of the server."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method("pfedgraph", task, "rows", lam=0.3)
-    state, _, _ = run_round(method, begin(method, federation, 1, Loop()), federation, Settings(1, 1), Loop())
+    method = build_method("pfedgraph", lam=0.3)
+    state, _, _ = run_round(method, begin(method, FED, 1, Loop()), FED, Settings(1, 1), Loop())
     v = trees.at(method.download(state.server, EVERYBODY)[1]["direction"], 0)
     length = torch.cat([t.flatten() for t in v.values()]).norm()
-    scaled = tiny.method("pfedgraph", task, "rows", lam=0.3 / float(length), summed=True)
-    ends = [run_round(m, state, federation, Settings(1, 1), Loop())[2] for m in (method, scaled)]
+    scaled = build_method("pfedgraph", lam=0.3 / float(length), summed=True)
+    ends = [run_round(m, state, FED, Settings(1, 1), Loop())[2] for m in (method, scaled)]
     first, second = (trees.to_matrix(end)[0] for end in ends)
     torch.testing.assert_close(first, second, rtol=1e-9, atol=1e-11)
 

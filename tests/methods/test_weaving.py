@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import tiny
 import torch
+from naive import FED, build_method
 from torch import Tensor
 
 from fedweave.client.task import RowClassification
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Batched, Executor, Loop
 from fedweave.engine.records import Settings
-from fedweave.engine.start import add_newcomers, begin
+from fedweave.engine.start import begin
 from fedweave.engine.uploads import UploadPath
 from fedweave.families import GeneratedModels
 from fedweave.families.mixtures import mask_newcomers
@@ -265,21 +266,6 @@ def test_direct_matrix_steps_along_inner_products() -> None:
     torch.testing.assert_close(matrix.sum(1), torch.ones_like(matrix[0]))
 
 
-@pytest.mark.parametrize("name", ["fedaghn"])  # methods that learn a mixture: see test_pfedgat
-def test_no_client_learns_from_a_newcomer_before_its_first_upload(name: str) -> None:
-    """In the round of joining, newcomers start from the common model and have no weight for the others."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method(name, task, "rows")
-    settings = Settings(rounds=3, seed=2, newcomers=2, join_round=2)
-    *_, before, after = run(method, federation, settings, Loop())
-    state = add_newcomers(method, before.state, federation, 2, 2, Loop())
-    alpha = method.collaboration(state.server)
-    assert not alpha[:, :3, 3:].any()
-    assert torch.equal(alpha[:, 3:], torch.eye(5, dtype=alpha.dtype)[3:].expand_as(alpha[:, 3:]))
-    torch.testing.assert_close(alpha.sum(-1), torch.ones_like(alpha[..., 0]))
-    assert (method.collaboration(after.state.server)[:, :3, 3:] > 0).any()
-
-
 def test_a_client_with_weight_on_newcomers_only_keeps_its_model() -> None:
     """The weights of newcomers without an upload are moved to the other sources in proportion, or else to oneself."""
     alpha = torch.tensor([[[0.1, 0.3, 0.6], [0.0, 0.0, 1.0], [0.5, 0.5, 0.0]]])
@@ -292,9 +278,8 @@ def test_a_client_with_weight_on_newcomers_only_keeps_its_model() -> None:
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
 def test_clients_without_an_upload_have_no_weight(name: str) -> None:
     """Under partial participation, models without training have no weight yet."""
-    task, federation = tiny.rows_task(), tiny.rows_federation()
-    method = tiny.method(name, task, "rows")
-    *_, report = run(method, federation, Settings(rounds=1, seed=2, participation=2), Loop())
+    method = build_method(name)
+    *_, report = run(method, FED, Settings(rounds=1, seed=2, participation=2), Loop())
     without_upload = ~report.state.server["seen"]
     alpha = method.collaboration(report.state.server)
     others = ~torch.eye(5, dtype=torch.bool)
