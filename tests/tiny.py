@@ -8,6 +8,7 @@ import torch
 
 from fedweave.client.solvers import SGD, Adam, Solver
 from fedweave.client.task import Task
+from fedweave.engine.clients import Clients
 from fedweave.engine.protocol import Method
 from fedweave.engine.schedule import Training
 from fedweave.methods import METHODS
@@ -136,6 +137,12 @@ FAMILIES = {
     "sfl",
     "shn",
 }
+
+
+def pair(name: str, kind: str = "rows", **overrides: object) -> tuple[Method, Clients]:
+    """A method on the toy task of a kind, and its federation."""
+    task, federation = (make() for make in TASKS[kind])
+    return method(name, task, kind, **overrides), federation
 
 
 def sweep(name: str) -> list[pytest.MarkDecorator]:

@@ -22,8 +22,7 @@ MARKED = [pytest.param(*pair, marks=tiny.sweep(pair[0])) for pair in METHODS_ON]
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_sampled_clients_have_the_scores_of_a_full_evaluation(name: str, kind: str) -> None:
     """Training keeps its bits. The scores and models of these clients are those of a full evaluation."""
-    task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind)
+    method, federation = tiny.pair(name, kind)
     settings = replace(SOME, edges=1)
     sampled = replace(federation, evaluated=torch.tensor([False, True, False, False, True]))
     *_, full = run(method, federation, settings, Loop())

@@ -14,10 +14,8 @@ import tiny
 import torch
 
 from fedweave.client import kernel_steps
-from fedweave.engine.clients import Clients
 from fedweave.engine.engine import run, run_round
 from fedweave.engine.executors import Batched, Loop
-from fedweave.engine.protocol import Method
 from fedweave.engine.records import Report, Settings
 from fedweave.engine.start import begin
 from fedweave.families.weaving import Weaving
@@ -49,22 +47,16 @@ def marks(pair: tuple[str, str]) -> list[pytest.MarkDecorator]:
 MARKED = [pytest.param(*pair, marks=marks(pair)) for pair in PAIRS]
 
 
-def objects(name: str, kind: str) -> tuple[Method, Clients]:
-    """A method and its toy federation."""
-    task, federation = (make() for make in tiny.TASKS[kind])
-    return tiny.method(name, task, kind), federation
-
-
 @cache
 def reference(name: str, kind: str) -> list[Report]:
     """The rounds of a run with partial participation, clients in sequence."""
-    return contract.run_rounds(*objects(name, kind))
+    return contract.run_rounds(*tiny.pair(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_executors_agree(name: str, kind: str) -> None:
     """loop = batched = chunked, with partial participation and clients of different sizes, in state and scores."""
-    contract.executors_agree(*objects(name, kind), reference(name, kind))
+    contract.executors_agree(*tiny.pair(name, kind), reference(name, kind))
 
 
 @pytest.mark.skipif(not native.find_compiler(), reason="no C++ compiler on this machine")
@@ -74,7 +66,7 @@ def test_the_kernel_agrees(name: str, kind: str, monkeypatch: pytest.MonkeyPatch
     """loop = kernel, and the kernel covers whatever dense and convolutional layers do in a method."""
     programs: dict[Any, Any] = {}
     monkeypatch.setattr(kernel_steps, "_PROGRAMS", programs)
-    method, federation = objects(name, kind)
+    method, federation = tiny.pair(name, kind)
     if kind == "images":  # the kernel does not move images
         method = replace(method, task=replace(method.task, augment=0))
         expected = run_to_end(method, federation, SOME, Loop())
@@ -92,19 +84,19 @@ def test_the_kernel_agrees(name: str, kind: str, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_rows_are_those_of_ids(name: str, kind: str) -> None:
     """Downloads, weights and generated models follow the order of the clients that are asked for."""
-    contract.rows_are_those_of_ids(*objects(name, kind), reference(name, kind))
+    contract.rows_are_those_of_ids(*tiny.pair(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_all_parameters_learn(name: str, kind: str) -> None:
     """Every parameter of a server that generates models has a gradient."""
-    contract.all_parameters_learn(*objects(name, kind), reference(name, kind))
+    contract.all_parameters_learn(*tiny.pair(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize("name", ["fedah", "fedala", "fedavg", "perfedavg"])
 def test_executors_agree_on_averaged_statistics(name: str) -> None:
     """A client writes to a copy of the BatchNorm statistics that all clients received, also before local training."""
-    method, federation = objects(name, "images")
+    method, federation = tiny.pair(name, "images")
     method = replace(method, training=replace(method.training, average_buffers=True, drop_last=True))
     contract.executors_agree(method, federation, contract.run_rounds(method, federation))
 
@@ -112,7 +104,7 @@ def test_executors_agree_on_averaged_statistics(name: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
     """The private state of an absent client has the same bits after the round. Both participants train."""
-    method, federation = objects(name, kind)
+    method, federation = tiny.pair(name, kind)
     changed = contract.absent_clients_keep_their_bits(method, federation)
     private = tree_leaves(begin(method.stages(1)[0].method, federation, 3, Loop()).clients)
     has_optimizer = method.training.keep_optimizer and not method.pools and method.epochs != 0
@@ -123,7 +115,7 @@ def test_absent_clients_keep_their_bits(name: str, kind: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_relabelling_clients_relabels_the_result(name: str, kind: str) -> None:
     """Clients have no order: a permutation of clients permutes the sample of a round, private states and scores."""
-    method, federation = objects(name, kind)
+    method, federation = tiny.pair(name, kind)
     settings = Settings(rounds=2, seed=1, every=2) if name in TIES else SOME
     if not tiny.equivariant(name):
         method = tiny.symmetric(method)
@@ -140,7 +132,7 @@ def test_relabelling_clients_relabels_the_result(name: str, kind: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_resumed_equals_uninterrupted(name: str, kind: str) -> None:
     """A run continued from any round's state has the bits of an uninterrupted run."""
-    contract.resumed_equals_uninterrupted(*objects(name, kind), reference(name, kind))
+    contract.resumed_equals_uninterrupted(*tiny.pair(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
@@ -152,24 +144,24 @@ def test_state_is_plain_tensors(name: str, kind: str) -> None:
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_training_does_not_depend_on_test_rows(name: str, kind: str) -> None:
     """Training has the same bits without test rows, and with other ones."""
-    contract.training_ignores_test_rows(*objects(name, kind), reference(name, kind))
+    contract.training_ignores_test_rows(*tiny.pair(name, kind), reference(name, kind))
 
 
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_newcomers_join(name: str, kind: str) -> None:
     """The last two clients join after a round and are evaluated. A round with all clients works."""
-    contract.newcomers_join(*objects(name, kind))
+    contract.newcomers_join(*tiny.pair(name, kind))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_names_that_stay_with_a_client_are_those_of_the_model(name: str) -> None:
-    contract.names_are_known(*objects(name, first_kind(name)))
+    contract.names_are_known(*tiny.pair(name, first_kind(name)))
 
 
 @pytest.mark.parametrize("name", [name for name, cls in METHODS.items() if issubclass(cls, Weaving)])
 def test_controls_reach_the_graph(name: str) -> None:
     """After a round, with all weight on oneself and with equal weights."""
-    contract.controls_reach_the_graph(*objects(name, first_kind(name)))
+    contract.controls_reach_the_graph(*tiny.pair(name, first_kind(name)))
 
 
 def first_kind(name: str) -> str:
@@ -181,7 +173,7 @@ def first_kind(name: str) -> str:
 def test_one_client_is_enough_for_a_federation(name: str) -> None:
     """Without other clients, every method trains, has scores and stays finite."""
     kind = first_kind(name)
-    method, federation = objects(name, kind)
+    method, federation = tiny.pair(name, kind)
     *_, report = run(method, federation.select(torch.arange(1)), EVERYBODY, Loop())
     assert report.dropped == ()
     assert torch.isfinite(torch.tensor(report.loss))
@@ -191,10 +183,10 @@ def test_one_client_is_enough_for_a_federation(name: str) -> None:
 PROGRAM = """
 import os, sys; sys.path[:0] = sys.argv[1:]
 import torch; torch.set_num_threads(1)
-from test_contract import EVERYBODY, first_kind, objects, run, tiny
+from test_contract import EVERYBODY, first_kind, run, tiny
 from fedweave.engine.executors import Batched
 for name in sorted(tiny.FAMILIES):
-    next(run(*objects(name, first_kind(name)), EVERYBODY, Batched()))
+    next(run(*tiny.pair(name, first_kind(name)), EVERYBODY, Batched()))
     assert "torch._dynamo" not in sys.modules, name
 os._exit(0)
 """
@@ -209,7 +201,7 @@ def test_a_round_imports_no_compiler() -> None:
 @pytest.mark.parametrize("name", ["shn", "ghn", "panacea"])
 def test_newcomers_join_the_last_stage(name: str) -> None:
     """The round of joining counts from the beginning of the last stage. Its graph includes the newcomers."""
-    method, federation = objects(name, "rows")
+    method, federation = tiny.pair(name, "rows")
     settings = Settings(rounds=3, seed=1, newcomers=2, join_round=2)
     reports = [*run(method, federation, settings, Loop())]
     evaluated = [len(report.scores[method.point]["test"]) for report in reports if report.scores]
@@ -221,7 +213,7 @@ def test_newcomers_join_the_last_stage(name: str) -> None:
 def test_learns_a_separable_toy(name: str) -> None:
     """After some rounds, the accuracy is far above the share of the most frequent class."""
     kind = first_kind(name)
-    method, federation = objects(name, kind)
+    method, federation = tiny.pair(name, kind)
     # With a kept Adam, FedSheafHN's embeddings and models increase each other, see test_fedsheafhn_public.
     method = replace(method, training=replace(method.training, keep_optimizer=False))
     settings = Settings(rounds=tiny.ROUNDS_TO_LEARN.get(name, 25), seed=1, every=5)
@@ -265,7 +257,7 @@ TRAFFIC: dict[str, Callable[[Any], tuple[float, float]]] = {
 def test_traffic_is_that_of_the_page(name: str) -> None:
     """Bytes of the second round, after a first round with all clients. Methods without an entry have **2P**."""
     kind = next(k for n, k in PAIRS if n == name)
-    method, federation = objects(name, kind)
+    method, federation = tiny.pair(name, kind)
     method = method.stages(1)[0].method
     state, _, _ = run_round(method, begin(method, federation, 1, Loop()), federation, EVERYBODY, Loop())
     _, report, _ = run_round(method, state, federation, EVERYBODY, Loop())

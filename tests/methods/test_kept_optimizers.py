@@ -23,8 +23,7 @@ FRESH = replace(KEPT, keep_optimizer=False)
 
 def last_report(name: str, settings: Settings = EVERYBODY, kind: str = "rows", **overrides: object) -> Report:
     """The last report of a run with Adam whose clients keep it, unless `overrides` differ."""
-    task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind, **{"solver": Adam(lr=0.01), "training": KEPT, **overrides})
+    method, federation = tiny.pair(name, kind, **{"solver": Adam(lr=0.01), "training": KEPT, **overrides})
     *_, report = run(method, federation, settings, Loop())
     return report
 

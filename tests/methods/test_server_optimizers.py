@@ -94,8 +94,7 @@ def test_without_momentum_the_server_takes_the_mean() -> None:
 def test_every_method_that_averages_takes_a_server_optimizer(name: str) -> None:
     """A round ends with the optimiser's step from the last model towards the method's own mean."""
     kind = "rows" if tiny.suits(name, "rows") else "images"
-    task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind, training=TRAINING)
+    method, federation = tiny.pair(name, kind, training=TRAINING)
     with_optimizer = replace(method, training=replace(TRAINING, server=AdaptiveSolver(rule="adam", lr=0.05, beta1=0.9)))
     state = begin(method, federation, 1, Loop())
     uploads = first_uploads(method, state, federation)

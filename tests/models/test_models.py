@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from fedweave.errors import BadInput
 from fedweave.models import MODELS, build, gcn, gcn_norm, layers, parameter_count
 from fedweave.models.base import BatchNorm, ClientModel, find_constants, has_running_moments
 from fedweave.models.cnn import to_channels_last
@@ -18,6 +17,7 @@ from fedweave.models.gcn import propagate
 from fedweave.models.gru import GRUCell
 from fedweave.models.registry import capabilities
 from fedweave.tensors import dropout_keys
+from tests.study.test_spec import refused
 
 CLIENTS, ROWS = 3, 4
 KEY = dropout_keys.key(3)
@@ -326,10 +326,8 @@ def test_forecasts_do_not_depend_on_the_future(name: str) -> None:
     ],
 )
 def test_bad_requests_are_named(name: str, shape: tuple[int, ...], options: dict, words: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with refused(words):
         build(name, shape, 3, **options)
-    assert words in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("edges", [0, 40])

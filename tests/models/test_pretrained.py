@@ -20,7 +20,7 @@ from fedweave.models.pretrained import load_weights
 from fedweave.pipelines.stages import graphs
 from fedweave.study import spec, validate
 from fedweave.study.model_files import add_digest
-from tests.study.test_spec import good
+from tests.study.test_spec import good, refused
 
 State = dict[str, torch.Tensor]
 
@@ -127,14 +127,12 @@ def test_what_does_not_fit_is_one_line(state: State, tmp_path: Path) -> None:
     save_file({**renamed, "1.weight": torch.zeros(9, 5)}, tmp_path / "net.safetensors")
     module = net()
     before = module[0][0].weight.clone()
-    with pytest.raises(BadInput) as error:
-        load_weights(module, tmp_path / "net.safetensors")
-    for words in (
+    with refused(
         "2 missing, as 0.0.weight (nearest in the file: 0.first.weight)",
         "2 unexpected, as 0.first.bias (nearest in the model: 0.0.bias)",
         "1 of another shape, as 1.weight ([9, 5] in the file, [3, 5] in the model; without='1' leaves",
     ):
-        assert words in str(error.value)
+        load_weights(module, tmp_path / "net.safetensors")
     assert torch.equal(module[0][0].weight, before)
 
 
@@ -158,10 +156,8 @@ def test_files_that_hold_no_weights_are_one_line(write, words: str, tmp_path: Pa
     """A file with code in it is refused, and its code does not run."""
     path = tmp_path / "net.pth"
     write(path)
-    with pytest.raises(BadInput) as error:
+    with refused(words, str(path)):
         load_weights(net(), path)
-    assert words in str(error.value)
-    assert str(path) in str(error.value)
 
 
 def test_another_format_is_refused(tmp_path: Path) -> None:

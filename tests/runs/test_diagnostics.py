@@ -91,8 +91,7 @@ def test_the_portrait_has_the_vectors_that_models_are_generated_from(name: str, 
     """There is one vector per client. Energies are those of the vectors on the method's own graph. Numbers of the graph
     are logged too.
     """
-    task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind, **({"dropout": 0.0} if name == "fedsheafhn" else {}))
+    method, federation = tiny.pair(name, kind, **({"dropout": 0.0} if name == "fedsheafhn" else {}))
     reports = list(run(method, federation, Settings(rounds=2, seed=2, every=2), Loop()))
     report = reports[-1]
     vectors = method.portrait(report.state.server)
@@ -127,8 +126,7 @@ def test_descriptions_are_without_dropout(name: str) -> None:
 
 def test_sheaf_energy_is_that_of_the_last_layer() -> None:
     """The energy is that of the output of the diffusion, in the sheaf of the last layer."""
-    task, federation = (make() for make in tiny.TASKS["rows"])
-    method = tiny.method("shn", task, "rows")
+    method, federation = tiny.pair("shn")
     *_, report = run(method, federation, Settings(rounds=2, seed=2), Loop())
     fixed, phi = report.state.server["fixed"], report.state.server["phi"]
     encoder = method.encoder(fixed["x"].shape[1])().double()

@@ -43,8 +43,7 @@ CASES = [
 def test_every_method_has_the_results_of_tables_in_memory(name: str, late: bool) -> None:
     """State and scores are equal, with partial participation, and when two clients join late."""
     kind = next(kind for kind in KINDS if tiny.suits(name, kind))
-    task, federation = (make() for make in tiny.TASKS[kind])
-    method = tiny.method(name, task, kind)
+    method, federation = tiny.pair(name, kind)
     settings = replace(SOME, newcomers=2, join_round=1) if late else SOME
     *_, expected = run(method, federation, settings, Loop())
     with temporary_storage() as files:
@@ -79,8 +78,7 @@ def test_large_results_of_clients_go_to_files(name: str, participation: float, m
 @pytest.mark.parametrize("name", ["ditto", "fedper"])
 def test_models_of_a_report_keep_their_values(name: str) -> None:
     """Those of an earlier round may be the reported ones. Their small tensors are copies, not rows of a file."""
-    task, federation = (make() for make in tiny.TASKS["rows"])
-    method = tiny.method(name, task, "rows")
+    method, federation = tiny.pair(name)
     with temporary_storage() as files:
         settings = replace(SOME, rounds=5, participation=1.0, storage=files)
         models = [report.models for report in run(method, federation, settings, Loop())]
@@ -225,8 +223,7 @@ def test_the_default_is_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stored", [False, True])
 def test_very_many_clients_are_mixed_in_parts(name: str, stored: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """One client at a time, without a graph of all clients: models and scores are the same. No graph is recorded."""
-    task, federation = (make() for make in tiny.TASKS["rows"])
-    method = tiny.method(name, task, "rows")
+    method, federation = tiny.pair(name)
     *_, expected = run(method, federation, SOME, Loop())
     monkeypatch.setattr("fedweave.graphs.weights.LARGEST_GRAPH", 0)
     monkeypatch.setattr("fedweave.graphs.weights.PART", 1)

@@ -11,6 +11,7 @@ from fedweave.errors import BadInput
 from fedweave.methods import METHODS
 from fedweave.results import published
 from fedweave.study import catalogue, objects, spec, validate
+from tests.study.test_spec import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = {
@@ -307,9 +308,8 @@ def test_like_an_unknown_study_is_refused(tmp_path: Path) -> None:
 def test_an_invalid_like_is_refused(files: dict[str, str], words: list[str], tmp_path: Path) -> None:
     """The line names the file and the chain of studies."""
     write(tmp_path, **files)
-    with pytest.raises(BadInput) as caught:
+    with refused(*words):
         catalogue.expand("one", tmp_path)
-    assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_a_study_may_replace_a_range_by_choices(tmp_path: Path) -> None:
@@ -396,10 +396,8 @@ def written(tmp_path: Path, text: str) -> Path:
 )
 def test_a_study_file_is_read_or_refused(tmp_path: Path, text: str, words: list[str]) -> None:
     """Entries that would be ignored or fail are refused in one line."""
-    with pytest.raises(BadInput) as caught:
+    with refused(*words):
         catalogue.expand("mine", written(tmp_path, text))
-    assert all(word in str(caught.value) for word in words), str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_saved_params_file_is_a_study(tmp_path: Path) -> None:
