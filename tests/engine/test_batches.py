@@ -1,7 +1,5 @@
 """A batch size above the rows of the largest client gives one batch of all its rows, at the cost of these rows."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -21,9 +19,8 @@ EVALUATED = [rows(*(DRAWN[start + 5 * i : start + 5 * i + 5].tolist() for i in r
 
 def prepared(batch_size: int, executor: str) -> repetition.PreparedRun:
     """Two rounds of FedAvg on clients of 7, 45 and 60 rows."""
-    content = copy.deepcopy(good())
+    content = good("fedavg")
     content["tasks"]["digits"]["train"] |= {"rounds": 2, "batch_size": batch_size, "executor": executor}
-    content["runs"] = {"a": {"task": "digits", "method": "fedavg"}}
     return repetition.prepare(spec.parse(content).run("a"), SETS["digits"], Partition(TRAIN, *EVALUATED))
 
 

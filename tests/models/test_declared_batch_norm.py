@@ -95,10 +95,9 @@ def test_a_refusal_says_how_a_model_declares_its_layers(
     method: str, buffers: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settings are checked before a model is made, so a study knows only what the class says."""
-    content = good()
+    content = good(method)
     content["tasks"]["digits"] |= {"model": {"name": "silent"}}
     content["tasks"]["digits"]["train"] |= {"bn_buffers": buffers}
-    content["runs"] = {"a": {"task": "digits", "method": method}}
     monkeypatch.setitem(MODELS, "silent", Silent)
     with pytest.raises(BadInput, match="or set has_batch_norm = True in Silent if it has BatchNorm layers") as caught:
         validate.check(spec.parse(content))

@@ -17,6 +17,7 @@ from fedweave.errors import BadInput
 from fedweave.runs import archive, repetition
 from fedweave.runs.dependent_clients import connected_parts, find_parts
 from fedweave.study import spec
+from tests.study.test_spec import one_run
 
 TRAIN = {"rounds": 1, "epochs": 1, "batch_size": 32, "lr": 0.05}
 
@@ -50,14 +51,7 @@ def prepared(partition: data.Partition, dataset: data.Dataset, **block: object) 
         "train": TRAIN,
         "partition": block,
     }
-    raw = {
-        "study": "small",
-        "seeds": [0, 1],
-        "tasks": {"own": task},
-        "methods": {"fedavg": {}},
-        "runs": {"own-fedavg": {"task": "own", "method": "fedavg"}},
-    }
-    return repetition.prepare(spec.parse(raw).run("own-fedavg"), dataset, partition)
+    return repetition.prepare(spec.parse(one_run(task, "fedavg")).run("own-fedavg"), dataset, partition)
 
 
 def test_test_nodes_and_units_join_clients(tmp_path: Path) -> None:

@@ -65,10 +65,9 @@ def test_balanced_weights_count_the_classes_that_a_client_has(kind: str) -> None
 
 def test_all_splits_evaluate_the_same_clients() -> None:
     """The sample is that of the first split, although the rows of every split differ."""
-    content = good()
+    content = good("fedavg")
     block = {"name": "iid", "clients": 12, "seeds": [5, 6]}
     content["tasks"]["digits"] |= {"partition": block, "evaluate": {"clients": 4}}
-    content |= {"seeds": [0, 1], "runs": {"a": {"task": "digits", "method": "fedavg"}}}
     run, dataset = spec.parse(content).run("a"), data.load("digits", "unused")
     prepared = repetition.prepare(run, dataset, data.partition(dataset, **data.splits(block)[0]))
     first, second = (prepared.for_seed(seed).federation for seed in (0, 1))

@@ -13,6 +13,7 @@ from fedweave.pipelines.stages import partition as stage
 from fedweave.results import statistics
 from fedweave.runs import archive, repetition
 from fedweave.study import spec, validate
+from tests.study.test_spec import one_run
 
 BLOCK = {"name": "dirichlet", "clients": 5, "beta": 0.5}
 TRAIN = {"rounds": 2, "epochs": 1, "batch_size": 32, "lr": 0.05}
@@ -46,14 +47,7 @@ def test_every_repetition_is_a_run_on_its_own_split(tmp_path: Path) -> None:
         "train": TRAIN,
         "partition": {**BLOCK, "seeds": SPLITS},
     }
-    raw = {
-        "study": "comparison",
-        "seeds": SEEDS,
-        "tasks": {"digits": task},
-        "methods": {"fedavg_ft": {}},
-        "runs": {"digits-fedavg_ft": {"task": "digits", "method": "fedavg_ft"}},
-    }
-    run = validate.check(spec.parse(raw)).run("digits-fedavg_ft")
+    run = validate.check(spec.parse(one_run(task, "fedavg_ft"))).run("own-fedavg_ft")
     dataset = data.load("digits", tmp_path)
     bench = repetition.prepare(run, dataset, data.partition(dataset, **data.splits(run.task.partition)[0]))
     histories = repetition.run_repetitions(bench, tmp_path / "checkpoints")
@@ -69,14 +63,7 @@ def test_the_stage_records_the_digest_of_every_split(tmp_path: Path, monkeypatch
     data.save_dataset(Path("data/features/digits"), dataset)
     block = {**BLOCK, "seeds": SPLITS}
     task = {"dataset": "digits", "setting": "own", "model": {"name": "mlp"}, "train": TRAIN, "partition": block}
-    raw = {
-        "study": "small",
-        "seeds": SEEDS,
-        "tasks": {"own": task},
-        "methods": {"local": {}},
-        "runs": {"own-local": {"task": "own", "method": "local"}},
-    }
-    Path("params.yaml").write_text(json.dumps(raw))
+    Path("params.yaml").write_text(json.dumps(one_run(task, "local")))
     stage.main("own")
     facts = json.loads(Path("data/partitions/own/dataset.json").read_text())
     first, second, third = (data.partition(dataset, **BLOCK, seed=seed) for seed in (*SPLITS, 4))

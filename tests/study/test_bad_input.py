@@ -1,6 +1,5 @@
 """Bad input other than a value in params.yaml: one line names the key, the value and the way out, before any work."""
 
-import copy
 import itertools
 import pickle
 from pathlib import Path
@@ -77,9 +76,9 @@ def test_models_that_do_not_fit_the_data_are_refused(
     task: str, model: dict[str, Any], name: str, words: list[str]
 ) -> None:
     """A model is applied to one input before any training."""
-    content = copy.deepcopy(good())
+    content = good("fedavg", task)
     content["tasks"][task]["model"] = model
-    assert_mismatch_refused(content, task, name, words)
+    assert_mismatch_refused(content, name, words)
 
 
 @pytest.mark.parametrize(
@@ -98,14 +97,13 @@ def test_models_that_do_not_fit_the_data_are_refused(
 def test_training_that_does_not_fit_the_data_is_refused(
     task: str, name: str, setting: dict[str, Any], words: list[str]
 ) -> None:
-    content = copy.deepcopy(good())
+    content = good("fedavg", task)
     content["tasks"][task]["train"] |= setting
-    assert_mismatch_refused(content, task, name, words)
+    assert_mismatch_refused(content, name, words)
 
 
-def assert_mismatch_refused(content: dict[str, Any], task: str, name: str, words: list[str]) -> None:
-    """Preparing `task` on the data set `name` is refused in a line with `words`."""
-    content["runs"] = {"a": {"task": task, "method": "fedavg"}}
+def assert_mismatch_refused(content: dict[str, Any], name: str, words: list[str]) -> None:
+    """Preparing the run on the data set `name` is refused in a line with `words`."""
     run = spec.parse(content).run("a")
     dataset = data.load(name, "unused")
     options = (

@@ -338,8 +338,7 @@ def test_models_that_do_not_fit_their_adapters_or_methods_are_refused(
     method: str, model: dict[str, Any], words: list[str]
 ) -> None:
     """Before any work, where the sizes of the data set are published."""
-    content = good()
-    content["runs"] = {"a": {"task": "digits", "method": method}}
+    content = good(method)
     content["tasks"]["digits"]["model"] = model
     with refused(*words):
         validate.check(spec.parse(content))
@@ -360,8 +359,7 @@ def test_models_that_do_not_fit_their_adapters_or_methods_are_refused(
 def test_statistics_that_cannot_be_averaged_are_refused(
     method: str, changes: dict[str, Any] | None, words: list[str]
 ) -> None:
-    content = good()
-    content["runs"] = {"a": {"task": "digits", "method": method}}
+    content = good(method)
     content["tasks"]["digits"]["train"] |= {"bn_buffers": "average", **(changes or {})}
     if changes is None:
         content["tasks"]["digits"]["model"] = {"name": "mlp"}
@@ -372,8 +370,7 @@ def test_statistics_that_cannot_be_averaged_are_refused(
 @pytest.mark.parametrize("method", ["local", "fedproto"])
 def test_a_defence_needs_uploaded_models(method: str) -> None:
     """Clipping is refused for a method without uploads of models."""
-    content = good()
-    content["runs"] = {"a": {"task": "digits", "method": method}}
+    content = good(method)
     content["tasks"]["digits"]["train"] |= {"robust": {"rule": "clip"}}
     with refused("train.robust.rule clip", f"{method} uploads none", "leave it out"):
         validate.check(spec.parse(content))

@@ -14,8 +14,8 @@ from fedweave.study import catalogue, spec, validate
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def good() -> dict[str, Any]:
-    """A small valid params.yaml."""
+def good(method: str = "", task: str = "digits") -> dict[str, Any]:
+    """A small valid params.yaml; with a `method`, "a" is its one run, of this method on `task`."""
     base = spec.read_yaml(ROOT / "studies" / "base.yaml")
     return {
         "study": "small",
@@ -31,7 +31,15 @@ def good() -> dict[str, Any]:
         "methods": {"ditto": {"lam": 1.0}, "fedavg": {}},
         "tune": {"trials": 0},
         "ablate": {},
+        **({"runs": {"a": {"task": task, "method": method}}} if method else {}),
     }
+
+
+def one_run(task: dict[str, Any], method: str, **content: Any) -> dict[str, Any]:
+    """A params.yaml with the task "own" and the run "own-METHOD" alone."""
+    runs = {f"own-{method}": {"task": "own", "method": method}}
+    blocks = {"tasks": {"own": task}, "methods": {method: {}}, "runs": runs}
+    return {"study": "small", "seeds": [0, 1], **blocks, **content}
 
 
 def altered(path: str, value: Any) -> dict[str, Any]:
