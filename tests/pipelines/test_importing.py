@@ -1,7 +1,9 @@
 """`fedweave import` writes a data set and a study that give the same results through the stages as through the API."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -28,14 +30,15 @@ TABLE = pd.DataFrame(
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The files of a new project, made without starting DVC."""
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The files of a new project, made without starting DVC. What is imported is known until the end of the test."""
     for name, text in projects.contents().items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     TABLE.to_csv(tmp_path / "orders.csv", index=False, float_format="%.17g")
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    with patch.dict(DATASETS), patch.dict(PARTITIONS):
+        yield tmp_path
 
 
 def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,7 +73,6 @@ def test_a_file_through_the_stages(project: Path, capsys: pytest.CaptureFixture[
         copy.write("shop 1,0.5,a,55.0\n")
     with pytest.raises(fw.BadInput, match=r"imports/orders\.csv: was changed after its import.*--name orders --force"):
         download.main("orders")
-    del DATASETS["orders"], PARTITIONS["orders-rows"]
 
 
 def test_refused_partitions_name_the_file_and_the_task(project: Path) -> None:
@@ -94,7 +96,6 @@ def test_refused_partitions_name_the_file_and_the_task(project: Path) -> None:
     no_rows = r"^params\.yaml: runs\.sold-fedavg: evaluate\.select: .* no client has any in the partition 'iid'"
     with pytest.raises(fw.BadInput, match=no_rows):
         train.main("sold-fedavg")
-    del DATASETS["sold"], PARTITIONS["sold-rows"]
 
 
 def test_a_folder_becomes_one_file(project: Path) -> None:
@@ -106,7 +107,6 @@ def test_a_folder_becomes_one_file(project: Path) -> None:
     np.testing.assert_array_equal(DATASETS["shops"](Path()).x, federation.dataset.x)
     assert validate.load().tasks["shops"].partition["clients"] == len(federation) == 3
     assert [*pd.read_parquet("imports/shops.parquet")] == ["size", "kind", "price", "shop"]
-    del DATASETS["shops"], PARTITIONS["shops-rows"]
 
 
 def test_a_folder_is_read_once_and_keeps_its_types(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,6 @@ def test_a_folder_is_read_once_and_keeps_its_types(project: Path, monkeypatch: p
     assert [(state.st_mtime_ns, state.st_ino) for state in before] == [
         (state.st_mtime_ns, state.st_ino) for state in map(os.stat, files)
     ]
-    del DATASETS["sites"], PARTITIONS["sites-rows"]
 
 
 def test_names_with_quotes_and_backslashes_are_kept(project: Path) -> None:
@@ -138,7 +137,6 @@ def test_names_with_quotes_and_backslashes_are_kept(project: Path) -> None:
     importing.import_(file, client="shop", label=label, name="quoted")
     assert len(DATASETS["quoted"](Path()).x) == len(TABLE)
     assert DATASETS["quoted"].__doc__ == f"{file}: {label} of 3 clients."
-    del DATASETS["quoted"], PARTITIONS["quoted-rows"]
 
 
 def test_columns_can_be_excluded(project: Path) -> None:
@@ -149,7 +147,6 @@ def test_columns_can_be_excluded(project: Path) -> None:
         importing.import_(Path("remarks.csv"), client="shop", label="kind")
     importing.import_(Path("remarks.csv"), client="shop", label="kind", exclude=["remarks,note"])
     assert "'exclude': ['remarks', 'note']" in (project / "imports/own_remarks.py").read_text()
-    del DATASETS["remarks"], PARTITIONS["remarks-rows"]
 
 
 def test_warnings_about_the_data_are_printed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +162,6 @@ def test_warnings_about_the_data_are_printed(project: Path, capsys: pytest.Captu
     assert printed[0].startswith("clients 'Shop 1' and 'shop 1' differ only in spelling")
     assert printed[1].startswith("3 of 3 clients have fewer than 10 test rows")
     assert {*printed} <= {str(warning.message) for warning in caught}
-    del DATASETS["warned"], PARTITIONS["warned-rows"]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -192,7 +188,6 @@ def test_a_refused_study_leaves_nothing(project: Path) -> None:
         importing.import_(Path("orders.csv"), client="shop", label="kind", name="kept")
     assert files_of(project) == before
     assert not Path("imports").exists()
-    del DATASETS["kept"], PARTITIONS["kept-rows"]
 
 
 @pytest.mark.parametrize("encoding", ["latin1", "utf-16"])
@@ -214,7 +209,6 @@ def test_a_file_in_another_encoding(project: Path, encoding: str, separator: str
     assert np.array_equal(load_dataset(f"data/features/{name}").x, federation.dataset.x)
     stored = load_partition(f"data/partitions/{name}/partition.npz")
     assert stored.names == federation.names == ("Käufer 0", "Käufer 1", "Käufer 2")
-    del DATASETS[name], PARTITIONS[f"{name}-rows"]
 
 
 def test_a_folder_in_another_encoding_and_wrong_encodings(project: Path) -> None:
@@ -226,7 +220,6 @@ def test_a_folder_in_another_encoding_and_wrong_encodings(project: Path) -> None
     importing.import_(Path("depots"), **arguments, encoding="cp1252")
     download.main("depots")
     assert load_dataset("data/features/depots").class_names == ("b", "ä")
-    del DATASETS["depots"], PARTITIONS["depots-rows"]
     TABLE.to_parquet("orders.parquet")
     for file, encoding, line in (
         ("orders.csv", "latin-99", "encoding: 'latin-99' is unknown; give one that Python has"),

@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import optuna
@@ -105,6 +106,11 @@ def prepare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+def change(tune: Mapping[str, Any], **blocks: Any) -> None:
+    """Write the study with other blocks, and with other values in its block `tune`."""
+    Path("params.yaml").write_text(yaml.safe_dump({**STUDY, **blocks, "tune": {**STUDY["tune"], **tune}}))
+
+
 def states() -> list[TrialState]:
     """The states of all trials in the journal, in the order of their start."""
     return [trial.state for trial in search.open_search(validate.load(), RUN).optuna_study.trials]
@@ -157,8 +163,7 @@ COMMAND = [sys.executable, "-m", "fedweave.pipelines.commands.main", "search", "
 )
 def test_a_signal_ends_a_search_without_a_traceback(project: Path, command: list[str], number: signal.Signals) -> None:
     """Ctrl-C or SIGTERM goes to the whole group. A search of two processes ends and prints nothing."""
-    endless = STUDY | {"tune": STUDY["tune"] | {"trials": 1000}}
-    Path("params.yaml").write_text(yaml.safe_dump(endless))
+    change({"trials": 1000})
     process = subprocess.Popen(
         command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -330,10 +335,8 @@ def test_a_worse_trial_ends_after_its_first_seed(project: Path) -> None:
     whole = data.load_dataset(paths.FEATURES / "digits")
     data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", data.partition(whole, **partition))
     spaces = {"fedprox": {"train.lr": {"choices": [0.05, 1e-6, 2e-6, 3e-6]}}}
-    content = {**STUDY, "tasks": {"toy": {**STUDY["tasks"]["toy"], "partition": partition}}}
-    Path("params.yaml").write_text(
-        yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": 4, "sampler": "random", "spaces": spaces}})
-    )
+    task = {**STUDY["tasks"]["toy"], "partition": partition}
+    change({"trials": 4, "sampler": "random", "spaces": spaces}, tasks={"toy": task})
     search.run_search(validate.load(), RUN)
     rounds = STUDY["tasks"]["toy"]["train"]["rounds"]
     ends = {(params["train.lr"] == 0.05, value is None, max(curve)) for params, value, curve in ended_trials()}
@@ -344,22 +347,12 @@ def test_two_objectives_take_the_fewest_bytes_near_the_best_score(project: Path)
     """HeurpFedLA sends fewer layers if it retains more. The record has the bytes of every trial, and no trial is
     pruned. A stopped search continues with the same trials.
     """
-    content = {
-        **STUDY,
-        "runs": {RUN: {"task": "toy", "method": "heurpfedla"}},
-        "methods": {"heurpfedla": {"retain": 1}},
-        "tune": {
-            "trials": 4,
-            "seeds": [1000, 1001],
-            "share": 0.5,
-            "objectives": ["score", "bytes"],
-            "spaces": {"heurpfedla": {"retain": {"low": 1, "high": 3}}},
-        },
-    }
-    Path("params.yaml").write_text(yaml.safe_dump({**content, "tune": {**content["tune"], "trials": 2}}))
-    tune.main("toy")
-    Path("params.yaml").write_text(yaml.safe_dump(content))
-    tune.main("toy")
+    spaces = {"heurpfedla": {"retain": {"low": 1, "high": 3}}}
+    block = {"share": 0.5, "objectives": ["score", "bytes"], "spaces": spaces}
+    runs, methods = {RUN: {"task": "toy", "method": "heurpfedla"}}, {"heurpfedla": {"retain": 1}}
+    for count in (2, 4):
+        change({**block, "trials": count}, runs=runs, methods=methods)
+        tune.main("toy")
     record = json.loads(paths.trials("toy", "toy", RUN).read_text())
     assert len(record["trials"]) == 4
     assert all(trial["value"] is not None and len(trial["curve"]) == 10 for trial in record["trials"])
@@ -396,11 +389,10 @@ def test_the_rule_of_one_standard_error() -> None:
 @pytest.mark.parametrize("queued", [0, 1, 4])
 def test_a_grid_has_every_point_once(project: Path, queued: int) -> None:
     """No trial is pruned. No point is lost if a kill left only `queued` of them in the journal."""
-    content = yaml.safe_load(Path("params.yaml").read_text())
     choices = {"mu": {"choices": [0.1, 0.25, 1.0]}, "train.lr": {"choices": [0.01, 0.05]}}
-    content["tune"] |= {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}, "seeds": [1000]}
-    content["tasks"]["toy"]["train"]["epochs"] = 1
-    Path("params.yaml").write_text(yaml.safe_dump(content))
+    task = {**STUDY["tasks"]["toy"], "train": {**STUDY["tasks"]["toy"]["train"], "epochs": 1}}
+    block = {"sampler": "grid", "trials": 6, "spaces": {"fedprox": choices}, "seeds": [1000]}
+    change(block, tasks={"toy": task})
     for point in search.initial_points(validate.load(), RUN)[:queued]:
         search.open_search(validate.load(), RUN).optuna_study.enqueue_trial(point)
     search.run_search(validate.load(), RUN)
@@ -415,9 +407,7 @@ def test_two_searches_do_not_draw_the_same_points(project: Path) -> None:
     all methods.
     """
     runs = {key: {"task": "toy", "method": "fedprox"} for key in ("toy-a", "toy-b")}
-    Path("params.yaml").write_text(
-        yaml.safe_dump({**STUDY, "runs": runs, "tune": {**STUDY["tune"], "trials": 4, "seeds": [1000]}})
-    )
+    change({"trials": 4, "seeds": [1000]}, runs=runs)
     drawn = []
     for key in runs:
         search.run_search(validate.load(), key)
@@ -455,8 +445,8 @@ def test_a_learned_graph_and_its_controls_differ_only_in_the_graph(
         "toy-other": {**pair, "set": {"graph": "shuffled", "alpha": 0.1}},
     }
     spaces = {"pfedgraph": {"alpha": {"low": 0.1, "high": 1.0}, "train.lr": {"low": 0.01, "high": 0.2}}}
-    block = {**STUDY["tune"], "trials": 3, "seeds": [1000], "share": 0.3, "spaces": spaces}
-    Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "methods": {"pfedgraph": {}}, "runs": runs, "tune": block}))
+    block = {"trials": 3, "seeds": [1000], "share": 0.3, "spaces": spaces}
+    change(block, methods={"pfedgraph": {}}, runs=runs)
     study = validate.load()
     assert [*search.distributions(study, "toy-other")] == ["train.lr"]
     tune.main("toy")
@@ -478,12 +468,9 @@ def test_the_stage_writes_the_best_values_and_the_trials_to_separate_files(
 
     The terminal has the rounded numbers.
     """
-    content = {**STUDY, "runs": {RUN: STUDY["runs"][RUN]}}
     written = []
     for count in (3, 14):
-        Path("params.yaml").write_text(
-            yaml.safe_dump({**content, "tune": {**STUDY["tune"], "trials": count, "seeds": [1000], "share": 0.3}})
-        )
+        change({"trials": count, "seeds": [1000], "share": 0.3}, runs={RUN: STUDY["runs"][RUN]})
         tune.main("toy")
         record = json.loads(paths.trials("toy", "toy", RUN).read_text())
         assert len(record["trials"]) == count
@@ -505,7 +492,7 @@ def test_training_reports_that_no_client_has_a_finite_score(project: Path, capsy
     """An area under the ROC curve needs two classes, which two clients have. The evaluated one has a single class."""
     task = {**STUDY["tasks"]["toy"], "metric": "roc_auc", "evaluate": {"select": "last", "clients": 1}}
     task["partition"] = {"name": "classes", "clients": 4, "classes": 1, "seed": 0}
-    Path("params.yaml").write_text(yaml.safe_dump({**STUDY, "tasks": {"toy": task}, "tune": {"trials": 0}}))
+    change({"trials": 0}, tasks={"toy": task})
     one_class = data.partition(data.load_dataset(paths.FEATURES / "digits"), **task["partition"])
     data.save_partition(paths.PARTITIONS / "toy" / "partition.npz", one_class)
     tune.main("toy")
