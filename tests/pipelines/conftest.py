@@ -1,4 +1,4 @@
-"""Empty stores of MLflow for the tests of this folder."""
+"""Empty stores of MLflow, and small results, for the tests of this folder."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import mlflow
 import pytest
 
 from fedweave.pipelines.mlflow_records import database
-from tests.mlflow_store import fresh
+from tests.mlflow_store import fresh, small
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +24,9 @@ def store(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.chdir(tmp_path)
     yield fresh(template, "one")
     mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """The folder of generated results of the study "toy"."""
+    return small(tmp_path / "results" / "toy")

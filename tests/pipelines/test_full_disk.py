@@ -16,7 +16,7 @@ from sqlalchemy.engine import Engine
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import database, tracking
-from tests.mlflow_store import current, small
+from tests.mlflow_store import current
 
 # One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
@@ -87,22 +87,20 @@ def test_a_new_database_has_nothing_of_a_deleted_one(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.usefixtures("store")
-def test_a_database_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_database_is_made_whole_or_not_at_all(toy: Path, tmp_path: Path) -> None:
     """Half a database would be refused later as one of another version of MLflow."""
-    folder = small(tmp_path / "results" / "toy")
     with files_limited_to(300_000), pytest.raises(BadInput, match=r"^mlflow.db: cannot be written .*; free space"):
-        tracking.log_study(folder, "sqlite:///mlflow.db")
+        tracking.log_study(toy, "sqlite:///mlflow.db")
     assert not [*tmp_path.glob("*mlflow.db*"), *tmp_path.glob(".mlflow.db*")]
-    tracking.log_study(folder, "sqlite:///mlflow.db")
-    assert current("sqlite:///mlflow.db", folder)
+    tracking.log_study(toy, "sqlite:///mlflow.db")
+    assert current("sqlite:///mlflow.db", toy)
 
 
 def test_a_full_disk_is_one_line(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    store: str, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """MLflow itself prints a traceback. What it had written until then does not count as complete."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    folder = small(tmp_path / "results" / "toy")
     pages = (tmp_path / "one.db").stat().st_size // 4096 + 5
     with database_limited_to(pages):
         tracking.try_log_study(Path("results", "toy"))
@@ -110,15 +108,14 @@ def test_a_full_disk_is_one_line(
         f"not logged to MLflow: {tmp_path / 'one.db'}: not logged (database or disk is full); free space, or move "
         "it away, then: fedweave log toy\n"
     )
-    tracking.log_study(folder, store)
-    assert current(store, folder)
+    tracking.log_study(toy, store)
+    assert current(store, toy)
 
 
-def test_the_artifact_that_cannot_be_written_is_named(store: str, tmp_path: Path) -> None:
-    folder = small(tmp_path / "results" / "toy")
+def test_the_artifact_that_cannot_be_written_is_named(store: str, toy: Path, tmp_path: Path) -> None:
     (tmp_path / "mlruns").write_text("")
     with pytest.raises(BadInput, match=r"^/.*/mlruns.*: cannot be used .*; make sure that it and those above it are "):
-        tracking.log_study(folder, store)
+        tracking.log_study(toy, store)
     (tmp_path / "mlruns").unlink()
-    tracking.log_study(folder, store)
-    assert current(store, folder)
+    tracking.log_study(toy, store)
+    assert current(store, toy)

@@ -22,25 +22,17 @@ from fedweave.pipelines.commands import lifecycle
 from tools.guides import ROOT, guide
 
 ROWS = "id,site,a,late\n" + "".join(f"{i},{'AB'[i % 2]},{i % 7},{'yes' if i % 7 > 3 else 'no'}\n" for i in range(60))
-BEGIN = [
-    "life",
-    "--source",
-    "week-*.csv",
-    "--client",
-    "site",
-    "--label",
-    "late",
-    "--key",
-    "id",
-    "--method",
-    "local",
-    "--rounds",
-    "1",
-    "--set",
-    "lr=0.1",
-    "--set",
-    "model.hidden=4",
-]
+BEGIN = shlex.split(
+    "life --source 'week-*.csv' --client site --label late --key id --method local --rounds 1 --set lr=0.1 "
+    "--set model.hidden=4"
+)
+
+
+@pytest.fixture
+def delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current folder has the file of a first delivery alone."""
+    monkeypatch.chdir(tmp_path)
+    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
 
 
 def call(*words: str) -> str:
@@ -51,9 +43,7 @@ def call(*words: str) -> str:
     return done.output
 
 
-def test_a_margin_of_zero_is_no_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
+def test_a_margin_of_zero_is_no_default(delivered: None) -> None:
     call("refresh", *BEGIN, "--margin", "0")
     assert fw.Lifecycle("life").settings.training.margin == 0
 
@@ -84,10 +74,8 @@ def test_the_page_works_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (answer["predictions"], answer["version"]) == ([1], 8)
 
 
-def test_each_setting_of_a_life_can_be_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_setting_of_a_life_can_be_given(delivered: None) -> None:
     """Those without an option of their own by --set, as the page prints it; a wrong one is named in this way."""
-    monkeypatch.chdir(tmp_path)
-    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
     page = Path(ROOT, "docs/lifecycle.md").read_text(encoding="utf-8").replace("\n", " ")
     [settings] = re.findall(r"`(--set gone_after=[^`]*)`", page)
     [columns] = re.findall(r"`(--set 'columns=[^`]*)`", page)
@@ -101,10 +89,8 @@ def test_each_setting_of_a_life_can_be_given(tmp_path: Path, monkeypatch: pytest
     assert all(f"`{name}`" in table for name in PLACES)
 
 
-def test_an_option_of_a_life_that_has_begun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_of_a_life_that_has_begun_is_refused(delivered: None) -> None:
     """Without the source, which would begin another life, the line names life.json."""
-    monkeypatch.chdir(tmp_path)
-    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
     call("refresh", *BEGIN)
     for words, place in (
         (["--rounds", "9"], "--rounds"),
@@ -136,13 +122,11 @@ def test_a_server_on_the_command_line(tmp_path: Path) -> None:
     assert len([*(tmp_path / "life" / "answers").glob("*.parquet")]) == 1
 
 
-def test_a_life_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_life_on_the_command_line(delivered: None, tmp_path: Path) -> None:
     """DVC has every version of the deliveries and of the models; a second call finds nothing new."""
     from dvc.repo import Repo
 
-    monkeypatch.chdir(tmp_path)
     Repo.init(str(tmp_path), no_scm=True).close()
-    Path("week-1.csv").write_text(ROWS, encoding="utf-8")
     with pytest.raises(BadInput, match="is no life yet; begin one: fedweave refresh"):
         call("refresh", "life")
     with pytest.raises(BadInput, match="--method: missing"):

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import toy_project
-from servers import ROOT, prefect_server, process, until
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.mlflow_records import owner as projects
 from fedweave.pipelines.scheduling import pool, pool_names, pool_owner, workers
+from tests.servers import ROOT, prefect_server, process, python, until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 MAIN = "fedweave.pipelines.commands.main"
@@ -63,9 +63,7 @@ class Folder:
 
     def type(self, line: str, code: int = 0) -> str:
         """Runs a command as a user types it. Returns its output."""
-        done = subprocess.run(
-            command(line), cwd=self.place, env={**os.environ, **self.env}, capture_output=True, text=True, check=False
-        )
+        done = python(*command(line)[1:], folder=self.place, **self.env)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 

@@ -23,55 +23,52 @@ from tests.servers import python, until
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
 
 
-def test_an_up_to_date_record_is_recognised_without_mlflow(store: str, tmp_path: Path) -> None:
+def test_an_up_to_date_record_is_recognised_without_mlflow(store: str, toy: Path) -> None:
     """The file of digests shows changes of results, and artifacts and a database that are lost."""
-    folder = small(tmp_path / "results" / "toy")
-    tracking.log_study(folder, store)
-    assert stamp.is_current(folder, "toy", store)
+    tracking.log_study(toy, store)
+    assert stamp.is_current(toy, "toy", store)
     assert [*stamp.links("toy")] == ["blobs"]
     parent = next(run for run in logged(store, "toy") if "mlflow.parentRunId" not in run.data.tags)
     for change in (
-        lambda: (folder / "runs" / "blobs-local" / "run.json").touch(),
+        lambda: (toy / "runs" / "blobs-local" / "run.json").touch(),
         lambda: shutil.rmtree(Path(parent.info.artifact_uri.removeprefix("file://")).parent),
         lambda: Path(store.removeprefix("sqlite:///")).unlink(),
     ):
         change()
-        assert not stamp.is_current(folder, "toy", store)
-        tracking.log_study(folder, store)
-        assert stamp.is_current(folder, "toy", store)
+        assert not stamp.is_current(toy, "toy", store)
+        tracking.log_study(toy, store)
+        assert stamp.is_current(toy, "toy", store)
 
 
 @pytest.mark.parametrize("forked", [False, True])
 def test_a_copy_of_the_file_of_the_database_has_all_runs(
-    forked: bool, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forked: bool, store: str, toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite's log is no more when a synchronisation has ended, also one in a forked process."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    folder = small(tmp_path / "results" / "toy")
-    results.write(folder)
+    results.write(toy)
     if forked:
-        with synchronise.run_in_fork(folder, "toy"):
+        with synchronise.run_in_fork(toy, "toy"):
             pass
     else:
-        synchronise.run_here(folder, "toy")
+        synchronise.run_here(toy, "toy")
     assert not [*tmp_path.glob("*.db-*")]
     shutil.copy(store.removeprefix("sqlite:///"), tmp_path / "copy.db")
     found = [{run.info.run_id for run in logged(uri, "toy")} for uri in (f"sqlite:///{tmp_path}/copy.db", store)]
     assert found[0] == found[1] != set()
 
 
-def test_runs_that_a_user_deletes_or_changes_in_mlflow_are_repaired_by_fedweave_log(store: str, tmp_path: Path) -> None:
+def test_runs_that_a_user_deletes_or_changes_in_mlflow_are_repaired_by_fedweave_log(store: str, toy: Path) -> None:
     """Nothing looks for such a change at the end of `make repro`, which reads no table of MLflow."""
-    folder = small(tmp_path / "results" / "toy")
-    first = tracking.log_study(folder, store).ids[0]
+    first = tracking.log_study(toy, store).ids[0]
     for change in (
         lambda: MlflowClient(store).set_tag(first, "record", "superseded"),
         lambda: MlflowClient(store).delete_run(first),
     ):
         change()
-        assert stamp.is_current(folder, "toy", store)
-        tracking.log_study(folder, store)
-        current(store, folder)
+        assert stamp.is_current(toy, "toy", store)
+        tracking.log_study(toy, store)
+        current(store, toy)
 
 
 def test_a_copy_of_results_is_not_logged_in_their_place(
@@ -144,11 +141,8 @@ def test_processes_log_at_the_same_time(store: str, tmp_path: Path, monkeypatch:
     assert [run.info.run_name for run in logged(store, "toy")].count("blobs-m3") == 1
 
 
-def test_a_half_logged_run_does_not_count_as_complete(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = small(tmp_path / "results" / "toy")
-    shutil.rmtree(folder / "runs" / "blobs-local")
+def test_a_half_logged_run_does_not_count_as_complete(store: str, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(toy / "runs" / "blobs-local")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -156,9 +150,9 @@ def test_a_half_logged_run_does_not_count_as_complete(
     with monkeypatch.context() as patch:
         patch.setattr(entries, "_log_graphs", killed)
         with pytest.raises(KeyboardInterrupt):
-            tracking.log_study(folder, store)
+            tracking.log_study(toy, store)
     assert len(logged(store, "toy")) == 1
-    (parent,) = tracking.log_study(folder, store).ids
+    (parent,) = tracking.log_study(toy, store).ids
     assert {run.info.run_id for run in logged(store, "toy")} == {
         parent,
         *(c.info.run_id for c in children(logged(store, "toy"), parent)),
@@ -182,29 +176,27 @@ synchronise.run_here(Path(sys.argv[1]), sys.argv[2])
 
 @pytest.mark.acceptance
 def test_a_killed_synchronisation_is_repaired_by_the_next(
-    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: str, toy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL while runs are written: afterwards each run is there once and agrees with the files."""
-    folder = small(tmp_path / "results" / "toy")
-    results.write(folder)
+    results.write(toy)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    assert python("-c", KILLED, str(folder), "toy").returncode == -signal.SIGKILL
+    assert python("-c", KILLED, str(toy), "toy").returncode == -signal.SIGKILL
     assert logged(store, "toy")
-    assert synchronise.is_due(folder, "toy")
-    tracking.log_study(folder, store)
-    assert not synchronise.is_due(folder, "toy")
-    current(store, folder)
+    assert synchronise.is_due(toy, "toy")
+    tracking.log_study(toy, store)
+    assert not synchronise.is_due(toy, "toy")
+    current(store, toy)
     assert len(logged(store, "toy")) == 2 * (1 + 2)
 
 
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("damage", ["store", "process"])
 def test_the_page_is_written_and_one_line_reports_that_mlflow_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], damage: str
 ) -> None:
     """A store that is not a database, and a process that is killed: neither fails the stage `report`."""
-    folder = small(tmp_path / "results" / "toy")
-    results.write(folder)
+    results.write(toy)
     (tmp_path / "broken.db").write_text("no database")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/broken.db")
     monkeypatch.chdir(tmp_path)
@@ -214,7 +206,7 @@ def test_the_page_is_written_and_one_line_reports_that_mlflow_is_not(
     if damage == "process":
         monkeypatch.setattr(synchronise, "run_here", lambda folder, study: os.kill(os.getpid(), signal.SIGKILL))
     report.main("toy")
-    assert (folder / "report.html").is_file()
+    assert (toy / "report.html").is_file()
     (line,) = capfd.readouterr().err.splitlines()
     words = {"store": f"{tmp_path}/broken.db: no database", "process": "its process was lost; later:"}
     assert line.startswith(f"not logged to MLflow: {words[damage]}")
@@ -237,13 +229,12 @@ print(sorted({"mlflow", "torch", "pandas", "numpy", "sqlalchemy", "fedweave.resu
 """
 
 
-def test_without_changes_no_run_is_read_or_written(store: str, tmp_path: Path) -> None:
+def test_without_changes_no_run_is_read_or_written(store: str, toy: Path) -> None:
     """The end of an idle `make repro` opens no file of results/, writes nothing to the database, and starts no process.
     It imports neither MLflow nor the code that reads results.
     """
-    folder = small(tmp_path / "results" / "toy")
-    results.write(folder)
-    tracking.log_study(folder, store)
+    results.write(toy)
+    tracking.log_study(toy, store)
     base = Path(store.removeprefix("sqlite:///"))
     before = base.read_bytes()
     done = python("-c", IDLE, MLFLOW_TRACKING_URI=store)

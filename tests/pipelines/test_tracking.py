@@ -23,12 +23,11 @@ def curve(uri: str, run_id: str, name: str) -> dict[int, float]:
     return {point.step: point.value for point in MlflowClient(uri).get_metric_history(run_id, name)}
 
 
-def test_a_parent_per_run_and_a_child_per_seed_have_the_content_of_the_files(store: str, tmp_path: Path) -> None:
-    folder = small(tmp_path / "results" / "toy")
-    ids = tracking.log_study(folder, store).ids
+def test_a_parent_per_run_and_a_child_per_seed_have_the_content_of_the_files(store: str, toy: Path) -> None:
+    ids = tracking.log_study(toy, store).ids
     runs = logged(store, "toy")
     assert len(runs) == 2 * (1 + 2)
-    for run, parent in zip(results.load_study(folder).runs, ids, strict=True):
+    for run, parent in zip(results.load_study(toy).runs, ids, strict=True):
         entry = MlflowClient(store).get_run(parent)
         assert entry.data.params["train.lr"] == "0.05"
         assert entry.data.tags["spec_hash"] == run.info["spec_hash"]
@@ -51,21 +50,19 @@ def test_a_parent_per_run_and_a_child_per_seed_have_the_content_of_the_files(sto
         )
 
 
-def test_a_contestant_has_tags_that_say_how_it_ran(store: str, tmp_path: Path) -> None:
-    folder = small(tmp_path / "results" / "toy")
-    file = next(folder.glob("runs/*local/run.json"))
+def test_a_contestant_has_tags_that_say_how_it_ran(store: str, toy: Path) -> None:
+    file = next(toy.glob("runs/*local/run.json"))
     about = {"how": "program", "unequal": ["its budget is its own"], "command": "python mine.py", "timeout": 60.0}
     file.write_text(json.dumps(json.loads(file.read_text()) | {"contestant": about}))
-    ids = tracking.log_study(folder, store).ids
+    ids = tracking.log_study(toy, store).ids
     tags = [MlflowClient(store).get_run(run_id).data.tags for run_id in ids]
     found = [{key: value for key, value in one.items() if key.startswith("contestant")} for one in tags]
     own = {"command": "python mine.py", "how": "program", "timeout": "60.0", "unequal": '["its budget is its own"]'}
     assert found == [{}, {f"contestant.{key}": value for key, value in own.items()}]
 
 
-def test_the_collaboration_graph_is_a_picture_and_a_file(store: str, tmp_path: Path) -> None:
-    folder = small(tmp_path / "results" / "toy")
-    ids = dict(zip(["blobs-fedaghn", "blobs-local"], tracking.log_study(folder, store).ids, strict=True))
+def test_the_collaboration_graph_is_a_picture_and_a_file(store: str, toy: Path) -> None:
+    ids = dict(zip(["blobs-fedaghn", "blobs-local"], tracking.log_study(toy, store).ids, strict=True))
     client = MlflowClient(store)
     names = {run: {item.path for item in client.list_artifacts(run_id)} for run, run_id in ids.items()}
     assert {"collaboration.svg", "images", "run"} <= names["blobs-fedaghn"]
@@ -102,17 +99,16 @@ def state(uri: str) -> dict[str, tuple[str, str]]:
     return {run.info.run_id: (run.info.run_name, run.data.tags["record"]) for run in logged(uri, "toy")}
 
 
-def test_a_replaced_run_is_kept_and_is_current_again_after_a_revert(store: str, tmp_path: Path) -> None:
-    folder = small(tmp_path / "results" / "toy")
-    first = tracking.log_study(folder, store)
+def test_a_replaced_run_is_kept_and_is_current_again_after_a_revert(store: str, toy: Path) -> None:
+    first = tracking.log_study(toy, store)
     assert first.new == 2
-    assert tracking.log_study(folder, store) == first._replace(new=0)
-    info = folder / "runs" / "blobs-local" / "run.json"
+    assert tracking.log_study(toy, store) == first._replace(new=0)
+    info = toy / "runs" / "blobs-local" / "run.json"
     before = info.read_text()
     changed = json.loads(before)
     changed["spec"]["method"]["lam"] = 3.0
     info.write_text(json.dumps(changed))
-    second = tracking.log_study(folder, store)
+    second = tracking.log_study(toy, store)
     assert (second.new, second.superseded) == (1, 1)
     assert second.ids[0] == first.ids[0]
     assert second.ids[1] != first.ids[1]
@@ -121,40 +117,37 @@ def test_a_replaced_run_is_kept_and_is_current_again_after_a_revert(store: str, 
     assert {"superseded.commit", "superseded.at"} <= {*old.data.tags}
     assert [record for _, record in state(store).values()].count("superseded") == 1 + 2
     info.write_text(before)
-    third = tracking.log_study(folder, store)
+    third = tracking.log_study(toy, store)
     assert (third.ids, third.new, third.restored, third.superseded) == (first.ids, 0, 1, 1)
     back = MlflowClient(store).get_run(first.ids[1])
     assert not [tag for tag in back.data.tags if tag.startswith("superseded")]
     assert [record for _, record in state(store).values()].count("superseded") == 1 + 2
 
 
-def test_a_run_that_is_missing_from_the_results_is_superseded(store: str, tmp_path: Path) -> None:
-    folder = small(tmp_path / "results" / "toy")
-    ids = tracking.log_study(folder, store).ids
-    shutil.move(folder / "runs" / "blobs-local", tmp_path / "aside")
-    assert tracking.log_study(folder, store).superseded == 1
+def test_a_run_that_is_missing_from_the_results_is_superseded(store: str, toy: Path, tmp_path: Path) -> None:
+    ids = tracking.log_study(toy, store).ids
+    shutil.move(toy / "runs" / "blobs-local", tmp_path / "aside")
+    assert tracking.log_study(toy, store).superseded == 1
     alone = MlflowClient(store).get_run(ids[0])
     assert (alone.data.tags["record"], alone.data.metrics["rank"]) == ("current", 1)
     assert MlflowClient(store).get_run(ids[1]).data.tags["superseded.reason"] == "not among the results any more"
 
 
-def test_ranks_and_verdicts_change_with_the_other_runs(store: str, tmp_path: Path) -> None:
+def test_ranks_and_verdicts_change_with_the_other_runs(store: str, toy: Path) -> None:
     """The files of FedAGHN are unchanged, but its rank and verdict change."""
-    folder = small(tmp_path / "results" / "toy")
-    ids = tracking.log_study(folder, store).ids
-    file = folder / "runs" / "blobs-local" / "evaluations.parquet"
+    ids = tracking.log_study(toy, store).ids
+    file = toy / "runs" / "blobs-local" / "evaluations.parquet"
     table = pd.read_parquet(file)
     table.assign(value=99.0).to_parquet(file, index=False)
-    assert tracking.log_study(folder, store).ids[0] == ids[0]
+    assert tracking.log_study(toy, store).ids[0] == ids[0]
     assert MlflowClient(store).get_run(ids[0]).data.metrics["rank"] == 2
-    current(store, folder)
+    current(store, toy)
 
 
-def test_a_lost_database_is_rebuilt_from_the_files(store: str, template: Path, tmp_path: Path) -> None:
-    folder = small(tmp_path / "results" / "toy")
+def test_a_lost_database_is_rebuilt_from_the_files(store: str, template: Path, toy: Path) -> None:
 
     def content(uri: str) -> dict[str, tuple[dict[str, float], dict[str, str]]]:
-        tracking.log_study(folder, uri)
+        tracking.log_study(toy, uri)
         return {run.info.run_name: (run.data.metrics, run.data.params) for run in logged(uri, "toy")}
 
     assert content(store) == content(fresh(template, "two"))
@@ -226,13 +219,12 @@ def test_a_saved_view_lists_the_methods_of_a_task(store: str, tmp_path: Path) ->
     ("key", "kind", "verdict"), [("pools", "method", "not federated"), ("leaks", "leaky", "trained on test rows")]
 )
 def test_a_run_that_may_not_be_compared_has_scores_and_no_rank(
-    key: str, kind: str, verdict: str, store: str, tmp_path: Path
+    key: str, kind: str, verdict: str, store: str, toy: Path
 ) -> None:
-    folder = small(tmp_path / "results" / "toy")
     rng = np.random.default_rng(0)
-    file = fake_results.write_run(folder, "blobs", "Central", 5.0, {}, (0, 1), 4, 6, rng) / "run.json"
+    file = fake_results.write_run(toy, "blobs", "Central", 5.0, {}, (0, 1), 4, 6, rng) / "run.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {key: True}))
-    assert len(tracking.log_study(folder, store).ids) == len(SKILL)
+    assert len(tracking.log_study(toy, store).ids) == len(SKILL)
     runs = sorted(logged(store, "toy"), key=lambda run: run.info.run_name)
     parent, *seeds = (run for run in runs if run.info.run_name.startswith("blobs-central"))
     tags, metrics = parent.data.tags, parent.data.metrics
@@ -240,12 +232,12 @@ def test_a_run_that_may_not_be_compared_has_scores_and_no_rank(
     assert metrics["accuracy"] == pytest.approx(np.mean([run.data.metrics["accuracy"] for run in seeds]))
     assert not {"rank", "p_adjusted"} & metrics.keys()
     assert sorted(run.data.metrics["rank"] for run in runs if "rank" in run.data.metrics) == [1, 2]
-    again = tracking.log_study(folder, store)
+    again = tracking.log_study(toy, store)
     assert (again.new, again.restored, again.superseded) == (0, 0, 0)
 
 
-def test_the_machines_load_is_logged_as_system_metrics(store: str, tmp_path: Path) -> None:
-    parent = tracking.log_study(small(tmp_path / "results" / "toy"), store).ids[1]
+def test_the_machines_load_is_logged_as_system_metrics(store: str, toy: Path) -> None:
+    parent = tracking.log_study(toy, store).ids[1]
     history = MlflowClient(store).get_metric_history(parent, "system/cpu_utilization_percentage")
     assert [(point.value, point.timestamp) for point in history] == [
         (50.0, 1_700_000_000_000),
@@ -253,8 +245,8 @@ def test_the_machines_load_is_logged_as_system_metrics(store: str, tmp_path: Pat
     ]
 
 
-def test_each_layer_of_a_graph_is_a_step(store: str, tmp_path: Path) -> None:
-    parent = tracking.log_study(small(tmp_path / "results" / "toy"), store).ids[0]
+def test_each_layer_of_a_graph_is_a_step(store: str, toy: Path) -> None:
+    parent = tracking.log_study(toy, store).ids[0]
     names = [item.path for item in MlflowClient(store).list_artifacts(parent, "images")]
     for layer in ("conv1", "fc2", "all layers"):
         assert sum(layer.replace(" ", "%20") in name or layer in name for name in names) >= 2
