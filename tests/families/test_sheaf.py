@@ -327,9 +327,3 @@ def test_self_loops_and_one_way_edges_are_refused() -> None:
         module(x, EDGES[:, 1:])
     with pytest.raises(BadInput, match=f"edges: 0 -> {N - 1} has no edge back; make the graph with"):
         module(x, torch.tensor([[0], [N - 1]]))
-
-
-@pytest.mark.parametrize("options", [{"maps": "euler"}, {"act": "relu"}, {"lift_act": "relu"}, {"depth": 0}])
-def test_bad_options_are_refused(options: dict) -> None:
-    with pytest.raises(BadInput):
-        network(**options)

@@ -233,6 +233,10 @@ class GraphHypernetwork(Weaving, Hypernetwork):
             **self.extra_parameters(size, start),
         }
         fixed = {"edges": self.edges(x, start), "key": dropout_keys.key(start.seed)}
+        return self.put_vectors(phi, fixed, x)
+
+    def put_vectors(self, phi: Tree, fixed: Tree, x: Tensor) -> tuple[Tree, Tree]:
+        """(φ, fixed) with vectors x [N, D], which belong to φ if they are trained."""
         return ({**phi, "x": x}, fixed) if self.train_x else (phi, {**fixed, "x": x})
 
     def edges(self, x: Tensor, start: Start) -> Tensor:
@@ -273,10 +277,7 @@ class GraphHypernetwork(Weaving, Hypernetwork):
         old = {**fixed, **phi}["x"]
         # Nothing is known of a newcomer, so it starts from the mean vector.
         x = torch.cat([old, old.mean(0, keepdim=True).expand(newcomers, -1)])
-        owner = phi if self.train_x else fixed
-        owner_with_rows = {**owner, "x": x}
-        new_fixed = {**(fixed if self.train_x else owner_with_rows), "edges": self.edges(x, start)}
-        return (owner_with_rows if self.train_x else phi), new_fixed
+        return self.put_vectors(phi, {**fixed, "edges": self.edges(x, start)}, x)
 
     def diagnostics(self, server: Server) -> dict[str, Tensor]:
         return smoothness(self.portrait(server), server["fixed"]["edges"])

@@ -70,7 +70,7 @@ class StagedAdmission(GraphHypernetwork):
             **({} if start.relation is None else {"relation": start.relation}),
         }
         x = torch.cat([x[: len(x) - len(earlier)], self._inputs(fixed["stage1"], vectors)])
-        return self._put_vectors(phi, {**fixed, "joining": joining}, x)
+        return self.put_vectors(phi, {**fixed, "joining": joining}, x)
 
     def download(self, server: Server, ids: Tensor) -> tuple[Tree, Tree]:
         shared, own = super().download(server, ids)
@@ -108,7 +108,7 @@ class StagedAdmission(GraphHypernetwork):
         if left == 0:
             start = Start({}, {}, len(x), int(joining["seed"]), joining.get("relation"), torch.arange(len(x)))
             fixed = {**fixed, "edges": self.edges(x, start)}
-        phi, fixed = self._put_vectors(phi, fixed, x)
+        phi, fixed = self.put_vectors(phi, fixed, x)
         return {**server, "phi": phi, "fixed": fixed}
 
     @property
@@ -136,6 +136,3 @@ class StagedAdmission(GraphHypernetwork):
     def _inputs(self, stage1: Tree, vectors: Tree) -> Tensor:
         """What a network reads of `vectors` [n, D]."""
         return self.client_vectors({**stage1, **vectors})
-
-    def _put_vectors(self, phi: Tree, fixed: Tree, x: Tensor) -> tuple[Tree, Tree]:
-        return ({**phi, "x": x}, fixed) if self.train_x else (phi, {**fixed, "x": x})

@@ -9,25 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
 from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import model
 from fedweave.settings import AtLeast, AtMost, Size
 
 Widths = Annotated[int | Sequence[int], AtLeast(1), AtMost(65_536), "width of the hidden layer, or a list of widths"]
-
-
-def widths(hidden: int | Sequence[int]) -> tuple[int, ...]:
-    """Hidden widths as a tuple; an int is one hidden layer, an empty sequence none.
-
-    Raises:
-        BadInput: unless all widths are positive integers.
-    """
-    sizes = (hidden,) if isinstance(hidden, int) else tuple(hidden)
-    if not all(isinstance(size, int) and size > 0 for size in sizes):
-        raise BadInput(f"model.hidden: {hidden!r} is not a positive integer or a list of them; try 64")
-    return sizes
 
 
 class Perceptron(ClientModel):
@@ -37,7 +24,7 @@ class Perceptron(ClientModel):
 
     def __init__(self, inputs: int, hidden: int | Sequence[int], outputs: int) -> None:
         super().__init__()
-        sizes = (inputs, *widths(hidden))
+        sizes = (inputs, *([hidden] if isinstance(hidden, int) else hidden))
         self.hidden = tuple(f"fc{i}" for i in range(1, len(sizes)))
         for name, fan_in, fan_out in zip(self.hidden, sizes[:-1], sizes[1:], strict=True):
             self.add_module(name, nn.Linear(fan_in, fan_out))

@@ -6,7 +6,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from fedweave.errors import choose
 from fedweave.families.networks.attention import Control, DotAttention, FreeAttention, no_control
 from fedweave.families.networks.graph import GATEncoder, GCNEncoder
 from fedweave.families.networks.mlp import FlatHypernetwork, Shapes
@@ -60,8 +59,8 @@ class CollaborativeHypernetwork(nn.Module):
             "dot": lambda: DotAttention(size, dropout=dropout),
             "none": lambda: None,
         }
-        self.encoder = encoders[choose(gnn, encoders, "gnn")]()
-        self.attention = mixers[choose(attention, mixers, "attention")]()
+        self.encoder = encoders[gnn]()
+        self.attention = mixers[attention]()
         self.hyper = FlatHypernetwork(size, shapes, width=width, dropout=dropout)
 
     def encode(self, x: Tensor, edges: Tensor, key: Tensor | None = None) -> Tensor:
