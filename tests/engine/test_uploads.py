@@ -3,6 +3,7 @@ unchanged.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from fedweave.engine.evaluation import evaluate
 from fedweave.engine.executors import Batched, Loop
 from fedweave.engine.protocol import Method
 from fedweave.engine.records import Settings, State
-from fedweave.engine.schedule import cohort
+from fedweave.engine.schedule import Cohort, cohort
 from fedweave.engine.start import begin
 from fedweave.engine.uploads import UploadPath, finite_rows, protect_uploads, reference
 from fedweave.errors import BadInput
@@ -42,6 +43,15 @@ def objects(name: str, **overrides: object) -> tuple[Method, Clients]:
     return method.stages(3)[0].method, federation
 
 
+def train_all(method: Method, federation: Clients, state: State, round: int = 0) -> tuple[Cohort, Any, Tree]:
+    """All clients, their updates of a round from `state`, and what their uploads are measured from."""
+    everybody = torch.arange(federation.clients)
+    participants = cohort(federation, everybody, method.training, method.epochs, 2, round, method.leaks)
+    shared, own, updates, _ = train(method, state, participants, Loop())
+    base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
+    return participants, updates, base
+
+
 def add_attack(federation: Clients, kind: str, scale: float = 0.0, *ids: int) -> Clients:
     """The federation with attackers, by default client 1."""
     attackers = torch.isin(torch.arange(federation.clients), torch.tensor(ids or (ATTACKER,)))
@@ -64,10 +74,7 @@ def test_an_invalid_upload_has_no_effect(name: str, kind: str) -> None:
     before = begin(method, federation, 2, Loop())
     after, report, _ = run_round(method, before, add_attack(federation, kind), SETTINGS, Loop())
     senders = torch.tensor([i for i in range(federation.clients) if i != ATTACKER or name == "local"])
-    participants = cohort(
-        federation, torch.arange(federation.clients), method.training, method.epochs, 2, 0, method.leaks
-    )
-    updates = train(method, before, participants, Loop())[2]
+    _, updates, _ = train_all(method, federation, before)
     upload, clients = trees.take(updates.upload, senders), trees.take(updates.client, senders)
     assert report.dropped == (() if name == "local" else (ATTACKER,))
     assert equal_bits(after.server, method.aggregate(before.server, senders, upload, federation.sizes[senders]))
@@ -122,9 +129,7 @@ def test_the_reference_of_an_upload_is_the_download(name: str) -> None:
     still = {"pfedme": {"beta": 0.0}, "fedsage": {"generator_rounds": 0}, "fedas": {"align_lr": 0.0}}.get(name, {})
     method, federation = objects(name, solver=SGD(lr=0.0), **still)
     state = begin(method, federation, 2, Loop())
-    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates, _ = train(method, state, participants, Loop())
-    base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
+    _, updates, base = train_all(method, federation, state)
     assert trees.nbytes(base) == trees.nbytes(updates.upload)
     # The first two start from more than their download, and others send no model.
     if name not in ("fedfomo", "fedpub") and "model" in updates.upload:
@@ -141,9 +146,7 @@ def test_only_models_are_measured_from_the_download(gat_grad: str) -> None:
     state = begin(method, federation, 2, Loop())
     for _ in range(2):
         state = run_round(replace(method, solver=SGD(lr=0.1)), state, federation, SETTINGS, Loop())[0]
-    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 2, method.leaks)
-    shared, own, updates, _ = train(method, state, participants, Loop())
-    base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
+    _, updates, base = train_all(method, federation, state, 2)
     for name, part in base.items():
         if name == "model":
             torch.testing.assert_close(part, updates.upload[name])
@@ -157,10 +160,8 @@ def test_numbers_of_steps_are_public() -> None:
     """
     method, federation = objects("pfedgat", gat_grad="delta")
     state = begin(method, federation, 2, Loop())
-    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates, _ = train(method, state, participants, Loop())
-    base = lambda: reference(method, updates.upload, shared, own, lambda: method.task.init(2002))  # noqa: E731
-    sent = protect_uploads(updates.upload, base, participants, 2, Privacy(clip=0.1, noise=1.0), method.public)
+    participants, updates, base = train_all(method, federation, state)
+    sent = protect_uploads(updates.upload, lambda: base, participants, 2, Privacy(clip=0.1, noise=1.0), method.public)
     assert [*sent] == [*updates.upload]
     assert torch.equal(sent["steps"], updates.upload["steps"])
     assert not equal_bits(sent["model"], updates.upload["model"])
@@ -215,9 +216,8 @@ def test_clipping_shortens_long_updates_only() -> None:
 def test_clipping_reaches_the_upload_of_every_method(name: str) -> None:
     """The declared part of an upload is shortened. A method without such a part uploads no tensor of the model."""
     method, federation = objects(name)
-    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates, _ = train(method, begin(method, federation, 2, Loop()), participants, Loop())
-    base, part = reference(method, updates.upload, shared, own, lambda: method.task.init(2002)), method.robust_part
+    _, updates, base = train_all(method, federation, begin(method, federation, 2, Loop()))
+    part = method.robust_part
     if not part:
         assert not any(isinstance(value, dict) for value in updates.upload.values())
         return
@@ -244,9 +244,7 @@ def test_forged_updates_follow_their_definition(name: str) -> None:
     """Sign flip mirrors the update at the start, and noise replaces it. Honest uploads and traffic are unchanged."""
     method, federation = objects(name)
     state = begin(method, federation, 2, Loop())
-    participants = cohort(federation, torch.arange(5), method.training, method.epochs, 2, 0, method.leaks)
-    shared, own, updates, _ = train(method, state, participants, Loop())
-    base = reference(method, updates.upload, shared, own, lambda: method.task.init(2002))
+    _, updates, base = train_all(method, federation, state)
     ids = torch.arange(5)
     flips = add_attack(federation, "sign_flip", 2.0).attack.forge(updates.upload, lambda: base, ids, ids, 2, 0)
     noise = add_attack(federation, "noise", 0.5).attack.forge(updates.upload, lambda: base, ids, ids, 2, 0)
