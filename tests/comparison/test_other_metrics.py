@@ -14,6 +14,7 @@ from sklearn.metrics import (
     get_scorer,
     make_scorer,
     matthews_corrcoef,
+    mean_absolute_error,
     mean_absolute_percentage_error,
     mean_poisson_deviance,
     r2_score,
@@ -287,6 +288,14 @@ def test_functions_and_scorers(plain: fw.Comparison) -> None:
     names = ("correlation", "sklearn_matthews_corrcoef", "sklearn_log_loss", "torchmetrics_BinaryAUROC")
     for name in (*names, tensors.metric, *(one.metric for one in betas)):
         del METRICS[name]
+
+
+def test_a_scorer_of_probabilities_has_none_of_numbers() -> None:
+    """It would take numbers for probabilities without a word."""
+    numbers = fw.Federation.from_arrays(X, X[:, 0], client=OWNER)
+    scorer = make_scorer(mean_absolute_error, response_method="predict_proba")
+    with pytest.raises(fw.BadInput, match=r"metric sklearn_mean_absolute_error: fails .*predict_proba"):
+        fw.fit("local", numbers, metric=scorer, **QUIET)
 
 
 def test_a_function_of_a_notebook_may_be_corrected(plain: fw.Comparison) -> None:

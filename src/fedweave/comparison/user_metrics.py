@@ -144,19 +144,33 @@ class TorchmetricsFunction:
 
 
 def _estimator(classes: bool, width: int) -> Any:
-    """An estimator that returns its inputs: probabilities of classes [M, C], or numbers [M] or [M, horizon]."""
+    """An estimator that returns its inputs. One of numbers has no `predict_proba`, which scorers look for."""
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
-    class Identity(ClassifierMixin if classes else RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    class IdentityClassifier(ClassifierMixin, BaseEstimator):
+        """Returns its inputs [M, C], probabilities of classes."""
+
         classes_ = np.arange(width)
 
         def predict(self, x: np.ndarray) -> np.ndarray:
-            return np.asarray(x.argmax(1)) if classes else x
+            """The most probable class [M]."""
+            return np.asarray(x.argmax(1))
 
         def predict_proba(self, x: np.ndarray) -> np.ndarray:
+            """Probabilities [M, C]."""
             return x
 
         def __sklearn_is_fitted__(self) -> bool:
             return True
 
-    return Identity()
+    class IdentityRegressor(RegressorMixin, BaseEstimator):
+        """Returns its inputs."""
+
+        def predict(self, x: np.ndarray) -> np.ndarray:
+            """Values [M] or [M, horizon]."""
+            return x
+
+        def __sklearn_is_fitted__(self) -> bool:
+            return True
+
+    return IdentityClassifier() if classes else IdentityRegressor()
