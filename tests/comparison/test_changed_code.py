@@ -190,9 +190,11 @@ def test_other_methods_and_predictions_need_the_values_of_training(
     again = loaded.predict_proba(X[:5], "Ann", model=lambda shape, outputs: ByHelper(shape, outputs))
     np.testing.assert_array_equal(again, expected)
     factor(2.0)
-    with pytest.raises(fw.BadInput, match=r"'people-fedavg' was made with .*: model\.reads\.FACTOR: '\w+' there, '"):
+    words = r"run 'people-fedavg' was made with .*: model\.reads\.FACTOR: '\w+' there, '"
+    with pytest.raises(fw.BadInput, match=words):
         fit(tmp_path, "ditto", model=ByHelper)
-    with pytest.raises(fw.BadInput, match="model 'ByHelper' reads FACTOR, which was another in training; give"):
+    words = "predict: model 'ByHelper' reads FACTOR, which was another in training; give"
+    with pytest.raises(fw.BadInput, match=words):
         loaded.predict(X[:5], "Ann", model=ByHelper)
 
 

@@ -192,7 +192,11 @@ def test_predictions_in_parquet(tmp_path: Path, table: dict | pd.DataFrame | Non
         ("curves.csv", f"round,name,value\n{10**30},a,1\n", "me: curves: it gave (10"),
         ("graph.csv", "nan,1\n1,1\n", "me: graph: it gave [2, 2]; give finite weights [2, 2]"),
         ("graph.csv", "", "me: graph: it gave [0, 1]; give finite weights [2, 2]"),
-        ("clients/1/test.csv", "p1,p2\n" + "0,1\n" * 9, "test.csv: it cannot be read: 'it has more than 3 rows'"),
+        (
+            "clients/1/test.csv",
+            "p1,p2\n" + "0,1\n" * 9,
+            "clients/1/test.csv: it cannot be read: 'it has more than 3 rows'",
+        ),
     ],
 )
 def test_notes_that_nobody_can_use_are_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:

@@ -72,8 +72,8 @@ def of_client(federation, table, name, part):
 
 def test_rows_are_those_of_the_user_without_the_label(federation, table):
     task = catch(federation)
-    kinds = {column["name"]: column["kind"] for column in task.columns}
-    assert [*kinds.items()] == [("age", "number"), ("town", "category"), ("note", "text")]
+    kinds = [(column["name"], column["kind"]) for column in task.columns]
+    assert kinds == [("age", "number"), ("town", "category"), ("note", "text")]
     assert task.columns[1]["values"] == ["here", "there, or\nnear"]
     for client in task.clients:
         for part in ("train", "val", "test"):

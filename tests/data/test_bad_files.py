@@ -48,7 +48,7 @@ def test_a_folder_with_an_invalid_meta_file_is_refused(content: str, tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01}, ["train.privacy.noise (1000000.0)", "noise 1e+12 is"]),
+        ({"privacy": {"clip": 1e6, "noise": 1e6}, "lr": 0.01}, ["train.privacy.noise (1000000.0)", "1e+12 is added"]),
         ({"lr": 1000.0, "momentum": 1.0, "epochs": 9, "rounds": 9}, ["lower train.lr (1000.0)"]),
     ],
 )
@@ -239,10 +239,8 @@ def test_checkpoints_of_other_runs_are_refused_and_damaged_ones_skipped(tmp_path
     checkpoints are kept, and one of a finished run.
     """
     prepared_run = prepared(SMALL, rounds=5, checkpoint=1)
-    whole, again = (
-        repetition.run_repetition(prepared_run, 0),
-        partial(repetition.run_repetition, prepared_run, 0, tmp_path),
-    )
+    whole = repetition.run_repetition(prepared_run, 0)
+    again = partial(repetition.run_repetition, prepared_run, 0, tmp_path)
 
     def until_the_last(report: Report) -> None:
         assert report.round < 5, "killed"

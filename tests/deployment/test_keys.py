@@ -58,7 +58,11 @@ def start_node(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("key", "certificate", "words"),
     [
-        ("ann.pub", "ca.crt", "ann.pub: no secret key of a node; give the file that `keys` wrote as NAME, not NAME.p"),
+        (
+            "ann.pub",
+            "ca.crt",
+            "ann.pub: no secret key of a node; give the file that `keys` wrote as NAME, not NAME.pub",
+        ),
         ("server.key", "ca.crt", "server.key: no secret key of a node"),
         ("ann", "ann.pub", "--certificate: ann.pub: no certificate; give the ca.crt that"),
         ("ann", "server.key", "server.key: no certificate"),
