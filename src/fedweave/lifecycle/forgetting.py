@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedweave.errors import BadInput, choose, format_count
 from fedweave.files.atomic import write_atomic, write_parquet
@@ -63,11 +63,11 @@ def _without(deliveries: Deliveries, arrival: Arrival, own: "pd.DataFrame", numb
     site, client = own[deliveries.terms.client].iloc[0], deliveries.terms.client
     kept = rows[rows[client] != site].drop(columns="number")
     file = f"{arrival.number:06}-{number:06}.parquet"
-    kinds = {"new": NEW, "corrections": CORRECTION, "deletions": DELETION}
-    changed: dict[str, Any] = {name: int((kept[CHANGE] == kind).sum()) for name, kind in kinds.items()}
-    changed |= {part: tuple(one for one in getattr(arrival, part) if one != site) for part in ("joined", "absent")}
+    new, corrections, deletions = (int((kept[CHANGE] == kind).sum()) for kind in (NEW, CORRECTION, DELETION))
+    joined, absent = (tuple(one for one in names if one != site) for names in (arrival.joined, arrival.absent))
     digest, labelled = deliveries.store(file, kept), min(arrival.labelled, len(kept))
-    return replace(arrival, file=file, digest=digest, labelled=labelled, **changed)
+    arrival = replace(arrival, file=file, digest=digest, labelled=labelled, joined=joined, absent=absent)
+    return replace(arrival, new=new, corrections=corrections, deletions=deletions)
 
 
 def erase_models(folder: Path, number: int, site: str) -> None:

@@ -49,9 +49,10 @@ def _extent(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     finite = np.isfinite(values)
     values = values if finite.all() else np.where(finite, values, np.nan)
     with np.errstate(invalid="ignore"):
-        ends = [np.nan_to_num(end.reduce(values, axes, keepdims=True)) for end in (np.fmin, np.fmax)]
+        low, high = (np.nan_to_num(end.reduce(values, axes, keepdims=True)) for end in (np.fmin, np.fmax))
     count = np.maximum(finite.sum(axes), 1)
-    centred = np.nan_to_num(values - (ends[0] + ends[1]) / 2)
-    mean, (low, high) = centred.sum(axes) / count, (end.ravel() for end in ends)
+    centred = np.nan_to_num(values - (low + high) / 2)
+    low, high = low.ravel(), high.ravel()
+    mean = centred.sum(axes) / count
     spread = np.sqrt(np.maximum(np.square(centred).sum(axes) / count - np.square(mean), 0))
     return np.maximum(np.abs(low), np.abs(high)), np.where(high > low, spread, 0.0)

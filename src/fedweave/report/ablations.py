@@ -72,8 +72,10 @@ def _sweep_figures(table: pd.DataFrame, styles: Mapping[str, SeriesStyle]) -> It
     for _, part in table.groupby("ablation", sort=False):
         part = part[part["settings"] != "{}"]
         factors = plots.factors_of(part)
-        if len(factors) == 1 and all(map(plots.is_number, *factors.values())):
-            (name,) = factors
+        if len(factors) != 1:
+            continue
+        ((name, values),) = factors.items()
+        if all(map(plots.is_number, values)):
             x = [float(json.loads(text)[name]) for text in part["settings"]]
             parts.setdefault((str(part["task"].iloc[0]), name), []).append(part.assign(x=x))
     for (task, name), frames in parts.items():

@@ -92,6 +92,7 @@ def rows_of(
     for run, row in zip(runs, board.to_dict("records"), strict=True):
         method, a, b = row["method"], row["low"], row["high"]
         bar = {"left": (a - low) * scale, "width": (b - a) * scale, "at": (row["mean"] - low) * scale}
+        bar = bar if np.isfinite(a) else {}
         test = tests.get(method)
         numbers = _numbers(row, leader) | {"p": float(test["p_adjusted"]) if test else np.nan}
         title = describe_comparison(test, method, row["metric"]) if test else ""
@@ -105,11 +106,10 @@ def rows_of(
         }
         cells |= {"gain": _gain_cell(row), "best": _best_round_cell(row, row["run"] in unconverged)}
         cells["point"] = Cell({"pre": "received", "post": "trained"}.get(run.info["point"], ""))
-        has_printed = run.reference and pd.notna(row["published_mean"])
+        has_printed = pd.notna(row["published_mean"])
         remark = published.remark(run.reference, run.printed_label) if run.reference and has_printed else ""
         text = format_score(row["mean"], row["std"], row["metric"]) if marks[method] != "diverged" else "diverged"
         score, interval = Cell(text, row["mean"], title=title), Cell(format_interval(a, b, row["metric"]))
-        bar = bar if np.isfinite(a) else {}
         yield BoardRow(method, styles[method].series, marks[method], score, bar, interval, cells, remark)
 
 
