@@ -199,7 +199,12 @@ def require(condition: bool, message: str) -> None:
 
 
 def check_units(units: Any, count: int, what: str, whose: str) -> None:
-    """Refuse `units` unless they are empty or one non-empty name for each of `count` clients."""
+    """Refuse `units` unless they are empty or one non-empty name for each of `count` clients.
+
+    Args:
+        what: beginning of messages.
+        whose: name of the clients in messages.
+    """
     require(isinstance(units, tuple), f"{what}: {format_value(units)} must be a tuple of names; use tuple(...)")
     require(len(units) in (0, count), f"{what}: {len(units)} for {count} {whose}; give one for each, or none")
     for unit in units:

@@ -62,7 +62,7 @@ def check_content(dataset: Dataset) -> Dataset:
 
 
 def check_finite(x: np.ndarray, what: str, way: str) -> None:
-    """Refuse features with a value that is not finite."""
+    """Refuse features with a value that is not finite; `what` they are begins the message, the `way` out ends it."""
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(np.sum(x, dtype=np.float64)):
         bad = np.argwhere(~np.isfinite(x))
         if len(bad):

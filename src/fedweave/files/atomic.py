@@ -201,14 +201,22 @@ def read(file: Path, reader: Callable[[Path], T], advice: str) -> T:
 
 
 def read_json(file: Path, advice: str, parse: Callable[[Any], Any] = dict) -> Any:
-    """What `parse` makes of the content of a JSON file."""
+    """What `parse` makes of the content of a JSON file.
+
+    Raises:
+        BadInput: as `read`.
+    """
     return read(file, lambda path: parse(json.loads(path.read_text(encoding="utf-8"))), advice)
 
 
 def read_table(
     file: Path, columns: Sequence[str], advice: str, numbers: Sequence[str] = (), **options: Any
 ) -> "pd.DataFrame":
-    """The table of a complete CSV file that has `columns`, of which `numbers` hold no texts; `options`: of pandas."""
+    """The table of a complete CSV file that has `columns`, of which `numbers` hold no texts; `options`: of pandas.
+
+    Raises:
+        BadInput: as `read`.
+    """
     import pandas as pd
 
     def reader(path: Path) -> pd.DataFrame:

@@ -55,7 +55,11 @@ def _are_one(indicators: np.ndarray) -> bool:
 
 
 def as_recordings(values: Any, count: int) -> np.ndarray:
-    """The recording of each row [M]."""
+    """The recording of each row [M].
+
+    Raises:
+        BadInput: it is missing for a row, so that rows of one recording could get into two parts.
+    """
     column = as_column(values, "recording", count)
     check_missing(values, "recording")
     return column

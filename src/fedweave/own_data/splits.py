@@ -185,6 +185,9 @@ def find_bounds(times: np.ndarray, train: int, val: int, gap: int, client: str) 
     """Where train ends, where val begins and ends, and where test begins: at changes of time, `gap` rows apart or more.
 
     Of rows of different times, `train` train and `val` validate; else it is the change of time nearest to that.
+
+    Raises:
+        BadInput: a part would be empty.
     """
     changes = np.flatnonzero(np.diff(times)) + 1
     # Of a part that ends at a change: where the next one begins, or behind all rows.

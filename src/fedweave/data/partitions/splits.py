@@ -72,7 +72,11 @@ def parse_split(split: Mapping[str, float], val: float, tested: bool, where: str
 
 
 def part_sizes(rows: int, split: Split, who: str) -> tuple[int, int, int]:
-    """Rounded sizes of the parts of `rows` rows; each part that has a share gets at least one row."""
+    """Rounded sizes of the parts of `rows` rows; each part that has a share gets at least one row.
+
+    Raises:
+        BadInput: `who` has too few rows.
+    """
     val, test = (max(1, int(np.floor(rows * share + 0.5))) if share else 0 for share in split[1:])
     if rows - val - test < 1:
         raise BadInput(f"partition: {who} has too few rows for train, val and test ({rows}); use fewer clients")

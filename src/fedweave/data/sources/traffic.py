@@ -46,7 +46,11 @@ def traffic(name: str, folder: str, table: str, graph: str, root: Path) -> Datas
 
 
 def read_adjacency(path: Path) -> tuple[tuple[str, ...], np.ndarray]:
-    """Sensor names and kernel weights [N, N] float32 of DCRNN's pickle: directed, self loops included."""
+    """Sensor names and kernel weights [N, N] float32 of DCRNN's pickle: directed, self loops included.
+
+    Raises:
+        BadInput: the file is damaged or something else.
+    """
     content = read_arrays(path)
     try:
         names, _, matrix = content

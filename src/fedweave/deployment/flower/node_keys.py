@@ -111,7 +111,11 @@ def _reason(answer: Mapping[str, Any]) -> str:
 
 
 def run_flwr(commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-    """The JSON answers of commands of `flwr`. Commands that it did not reach fail, with its last line as reason."""
+    """The JSON answers of commands of `flwr`. Commands that it did not reach have failed, with its last line as reason.
+
+    Raises:
+        BadInput: `flwr` could not be run.
+    """
     result = subprocess.run(
         [sys.executable, "-c", CODE, json.dumps([*map(list, commands)])], capture_output=True, text=True, check=False
     )

@@ -124,7 +124,11 @@ class Host:
         self.start(name, [str(self.python), "-m", "fedweave.deployment.flower.supervise", *command])
 
     def wait_until(self, condition: Callable[[], bool], name: str) -> None:
-        """Wait for a condition while the program `name` runs."""
+        """Wait for a condition while the program `name` runs.
+
+        Raises:
+            BadInput: the program ended, or the time is over.
+        """
         end = time.monotonic() + START_TIMEOUT
         while not condition():
             ended = self.processes[name].poll() is not None
@@ -134,7 +138,11 @@ class Host:
             time.sleep(0.1)
 
     def run_flwr(self, *arguments: str) -> str:
-        """What a command of Flower prints."""
+        """What a command of Flower prints.
+
+        Raises:
+            BadInput: it failed.
+        """
         environment = {**self.environment, "COLUMNS": WIDTH}
         result = subprocess.run(["flwr", *arguments], env=environment, capture_output=True, text=True, check=False)
         if result.returncode:

@@ -36,7 +36,11 @@ def launch(host: Host, app: Path, folder: Path, **config: Any) -> str:
 
 
 def _has_finished(host: Host, folder: Path, run_id: str) -> bool:
-    """Whether a run has finished, by the status that its server writes."""
+    """Whether a run has finished, by the status that its server writes.
+
+    Raises:
+        BadInput: it has failed, or what it needs has ended.
+    """
     superlink, current = host.processes["superlink"], status.read(folder, run_id)
     # The server may have written its last status just before it ended.
     is_lost = bool(current) and not is_alive(int(current["pid"]))

@@ -68,7 +68,11 @@ def find_files(folder: Path, count: int) -> list[Path]:
 
 
 def read(path: Path) -> ClientFile:
-    """Read a client's file."""
+    """Read a client's file.
+
+    Raises:
+        BadInput: it is missing, damaged, or of another version.
+    """
 
     def parse(file: Path) -> ClientFile:
         content = load_tensors(file)

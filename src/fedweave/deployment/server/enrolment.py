@@ -22,7 +22,11 @@ from fedweave.tensors.trees import Tree
 
 
 def enrol_founders(registry: NodeRegistry, log: MessageLog) -> dict[int, Reply]:
-    """Enrolments of the clients that take part from the start, by ascending identity."""
+    """Enrolments of the clients that take part from the start, by ascending identity.
+
+    Raises:
+        BadInput: too few are connected.
+    """
     expected = range(registry.spec.founder_count)
     connected = registry.wait_for(expected, registry.least or len(expected), 0, log)
     return _enrol(registry, Session(), sorted(i for i in connected if i in expected), 0, True, log)
