@@ -222,9 +222,20 @@ def test_gcn_encoder_is_dense_propagation() -> None:
     torch.testing.assert_close(module(x, EDGES), h)
 
 
-def test_gat_encoder_checks_its_heads() -> None:
-    with pytest.raises(BadInput, match="multiple of heads"):
-        GATEncoder(5, 3, width=20, heads=8)
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: GATEncoder(5, 3, width=20, heads=8), "multiple of heads"),
+        (lambda: GATEncoder(5, 3, depth=0), "depth: 0 is not a number of layers"),
+        (lambda: GCNEncoder(5, 3, depth=-3), "depth: -3 is not a number of layers"),
+        (lambda: ModelAttention(40, score="gat3"), "score: 'gat3' is unknown"),
+        (lambda: ModelAttention(40, h_scale="root"), "h_scale: 'root' is unknown"),
+    ],
+)
+def test_bad_options_are_refused(make: Callable[[], Module], words: str) -> None:
+    """Methods of plug-ins give the networks numbers that no declared setting has checked."""
+    with pytest.raises(BadInput, match=words):
+        make()
 
 
 def test_layers_of_the_flat_hypernetwork_drop_different_units() -> None:

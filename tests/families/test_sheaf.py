@@ -327,3 +327,18 @@ def test_self_loops_and_one_way_edges_are_refused() -> None:
         module(x, EDGES[:, 1:])
     with pytest.raises(BadInput, match=f"edges: 0 -> {N - 1} has no edge back; make the graph with"):
         module(x, torch.tensor([[0], [N - 1]]))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"maps": "euler"}, "maps: 'euler' is unknown"),
+        ({"act": "relu"}, "act: 'relu' is unknown"),
+        ({"lift_act": "relu"}, "lift_act: 'relu' is unknown"),
+        ({"depth": 0}, "depth 0 must be at least 1"),
+    ],
+)
+def test_bad_options_are_refused(options: dict, words: str) -> None:
+    """Methods of plug-ins give the network numbers that no declared setting has checked."""
+    with pytest.raises(BadInput, match=words):
+        network(**options)

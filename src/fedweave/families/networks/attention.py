@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedweave.errors import choose
 from fedweave.tensors import dropout_keys
 
 Score = Literal["gat", "gatv2"]
@@ -39,7 +40,7 @@ class AttentionHeads(nn.Module):
         slope: float = 0.2,
     ) -> None:
         super().__init__()
-        self.score, self.slope, maps = score, slope, 1 if shared else heads
+        self.score, self.slope, maps = choose(score, ("gat", "gatv2"), "score"), slope, 1 if shared else heads
         self.source = nn.Parameter(_xavier(maps, width, features))
         self.query = nn.Parameter(_xavier(maps, width, features)) if score == "gatv2" else None
         self.a = nn.Parameter(_xavier(heads, 1, 2 * width if score == "gat" else width)[:, 0])
@@ -77,7 +78,7 @@ class ModelAttention(nn.Module):
     def __init__(self, features: int, *, h_scale: Literal["none", "rsqrt"] = "none", **heads: Any) -> None:
         super().__init__()
         self.attend = AttentionHeads(features, **heads)
-        self.scale = {"none": 1.0, "rsqrt": features**-0.5}[h_scale]
+        self.scale = {"none": 1.0, "rsqrt": features**-0.5}[choose(h_scale, ("none", "rsqrt"), "h_scale")]
 
     def head_weights(self, models: Tensor) -> Tensor:
         """Normalised models [N, d] -> row-stochastic weights of every head [K, N, N]."""

@@ -17,6 +17,8 @@ from fedweave.tensors import dropout_keys
 
 
 def _sizes(f_in: int, width: int, f_out: int, depth: int) -> list[int]:
+    if depth < 1:
+        raise BadInput(f"depth: {depth} is not a number of layers; try 2")
     return [f_in, *[width] * (depth - 1), f_out]
 
 

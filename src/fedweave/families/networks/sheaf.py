@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedweave.errors import BadInput
+from fedweave.errors import BadInput, choose
 from fedweave.families.networks.maps import MAPS, inverse_root
 from fedweave.models.gcn import add_at, select_rows
 from fedweave.tensors import dropout_keys
@@ -201,7 +201,11 @@ class SheafDiffusion(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.lift_act = LIFTS[lift_act]
+        choose(maps, MAPS, "maps")
+        choose(act, ACTIVATIONS, "act")
+        self.lift_act = LIFTS[choose(lift_act, LIFTS, "lift_act")]
+        if min(stalk, channels, depth) < 1:
+            raise BadInput(f"sheaf: stalk {stalk}, channels {channels} and depth {depth} must be at least 1")
         width = stalk * channels
         self.lift, self.out = nn.Linear(f_in, width), nn.Linear(width, f_out)
         self.learners = nn.ModuleList(
