@@ -321,6 +321,10 @@ def test_forecasts_do_not_depend_on_the_future(name: str) -> None:
         ("moon", CIFAR, {"hidden": 3}, "has no options"),
         ("moon", (1, 8, 8), {}, "larger images"),
         ("resnet18", (1, 28, 28), {}, "32x32"),
+        ("mlp", (4,), {"hidden": [8, 0]}, "[8, 0] is not a positive integer"),
+        ("mlp", (4,), {"hidden": 0}, "0 is not a positive integer"),
+        ("gcn", (4,), {"dropout": 1.0}, "1.0 is not in [0, 1)"),
+        ("gcn", (4,), {"dropout": -1}, "-1 is not in [0, 1)"),
     ],
 )
 def test_bad_requests_are_named(name: str, shape: tuple[int, ...], options: dict, words: str) -> None:

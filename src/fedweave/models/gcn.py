@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
 from fedweave.models.registry import model
 from fedweave.settings import Dropout, Size
@@ -195,6 +196,8 @@ class GCN(ClientModel):
         xavier: Annotated[bool, "draw weights and biases of the classifier by Xavier's law"] = False,
     ) -> None:
         super().__init__()
+        if not 0.0 <= dropout < 1.0:
+            raise BadInput(f"model.dropout: {dropout!r} is not in [0, 1); try 0.3")
         self.gcn1 = GraphConv(shape[-1], hidden)
         self.gcn2 = GraphConv(hidden, hidden)
         self.fc = nn.Linear(hidden, outputs)

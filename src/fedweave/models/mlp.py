@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedweave.errors import BadInput
 from fedweave.models.base import ClientModel
 from fedweave.models.pretrained import load_weights
 from fedweave.models.registry import model
@@ -24,7 +25,10 @@ class Perceptron(ClientModel):
 
     def __init__(self, inputs: int, hidden: int | Sequence[int], outputs: int) -> None:
         super().__init__()
-        sizes = (inputs, *([hidden] if isinstance(hidden, int) else hidden))
+        widths = (hidden,) if isinstance(hidden, int) else tuple(hidden)
+        if not all(isinstance(width, int) and width > 0 for width in widths):
+            raise BadInput(f"model.hidden: {hidden!r} is not a positive integer or a list of them; try 64")
+        sizes = (inputs, *widths)
         self.hidden = tuple(f"fc{i}" for i in range(1, len(sizes)))
         for name, fan_in, fan_out in zip(self.hidden, sizes[:-1], sizes[1:], strict=True):
             self.add_module(name, nn.Linear(fan_in, fan_out))
