@@ -288,6 +288,7 @@ def test_only_texts_of_raise_statements_are_messages(tmp_path: Path) -> None:
         file.write_text(
             f"class A:\n    def rule(self, word): raise ValueError(f'{{word}} {message}')\n"
             f"    def f(self):\n        return self.rule('{rule}')\n"
+            f"    def g(self): raise TypeError('{message}')\n"
         )
     first, message, argument = (digest([file]) for file in files)
     assert first == message != argument
