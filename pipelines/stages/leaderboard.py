@@ -90,7 +90,7 @@ MAX_NAMED_RUNS = 6  # in one line
 
 
 def show_stored(name: str, study: results.Study, tables: results.Tables, console: Console | None = None) -> None:
-    """Print the leaderboard of the study `name`, its summary in words and the paths of its results, to the terminal."""
+    """Print the leaderboard of the study `name`, its summary and paths of its results; default: to the terminal."""
     console = console or terminal.console()
     for note in notes(study):
         console.print(note, soft_wrap=True)
