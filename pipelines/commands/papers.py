@@ -50,10 +50,9 @@ def _build(title: str, columns: Sequence[str], cells: Mapping[str, Mapping[str, 
 
 def _format(entry: "PrintedNumber") -> Text:
     """The printed number, and ours in brackets: green where the two agree, red where they differ, else yellow."""
-    printed, ours = entry.numbers
-    text = Text(printed, style="" if ours else "dim")
+    printed, ours, mark = entry.numbers
     color = {"agrees": "green", "differs": "red"}.get(entry.verdict, "yellow")
-    return text.append(f" [{ours}]", style=color) if ours else text
+    return Text(printed).append(f" [{ours}{mark}]", style=color) if ours else Text(printed + mark, style="dim")
 
 
 def _legend() -> Text:

@@ -23,7 +23,6 @@ from fedweave.results.published.ledger import (
     CSV,
     DIFFERS,
     FULL,
-    MARKS,
     NOT_RUN,
     ONE_SEED,
     OTHER,
@@ -272,10 +271,9 @@ def _cell(entry: PrintedNumber | None) -> str:
     """The printed number, and ours in brackets where the whole budget was trained; bold where they differ."""
     if entry is None:
         return ""
-    printed, ours = entry.numbers
-    if entry.verdict == DIFFERS:
-        ours = f"**{ours.removesuffix(MARKS.get(entry.state, ''))}**{MARKS.get(entry.state, '')}"
-    return f"{printed} [{ours}]" if ours else printed
+    printed, ours, mark = entry.numbers
+    number = f"**{ours}**" if entry.verdict == DIFFERS else ours
+    return f"{printed} [{number}{mark}]" if ours else printed + mark
 
 
 INTRODUCTION = """# Ledger: every printed number

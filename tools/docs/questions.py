@@ -25,11 +25,11 @@ study's set-up. Bars separate the parts of a question, such as
     ratio | table | key | column | column          of two such cells, as "x to 1"
     set-up | study | key | ...                     a number or a list of numbers in a study's full params.yaml
 
-Several studies are separated by commas; `all` are those with scores of single clients. Several settings or methods are
-separated by semicolons; `*` in a setting stands for any text, and a method may be `all` or `all but A; B`. The answer
-then has several numbers. A question may begin with `range`, `lowest`, `highest` or `width`, which make one or two of
-them. `within` is the largest size rounded up, `at least` the smallest number rounded down, and `percent` multiplies by
-100.
+Several studies are separated by commas; where tests are counted, `all` are those with scores of single clients. Several
+settings or methods are separated by semicolons; `*` in a setting stands for any text, and a method may be `all` or
+`all but A; B`. The answer then has several numbers. A question may begin with `range`, `lowest`, `highest` or `width`,
+which make one or two of them. `within` is the largest size rounded up, `at least` the smallest number rounded down, and
+`percent` multiplies by 100.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

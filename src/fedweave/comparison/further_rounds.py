@@ -130,14 +130,9 @@ def check_join(run: Run, federation: Federation, rounds: int, freeze: bool) -> N
 
 
 def check_groups(run: Run, federation: Federation, extended: Federation) -> None:
-    """Refuse newcomers without a group where the run's graph is that of the true groups.
-
-    Raises:
-        BadInput: as it says.
-    """
-    if parse_run(run, federation).options.get("graph") != "oracle" or federation.partition.group is None:
-        return
-    if extended.partition.group is None:
+    """Refuse newcomers without a group where the run's graph is that of the true groups."""
+    lost = federation.partition.group is not None and extended.partition.group is None
+    if lost and parse_run(run, federation).options.get("graph") == "oracle":
         raise BadInput("join: the run has the graph of the true groups (graph: oracle); give group= of the newcomers")
 
 

@@ -52,10 +52,10 @@ class PrintedNumber(NamedTuple):
     study: str
 
     @property
-    def numbers(self) -> tuple[str, str]:
-        """The printed number, and ours with the mark of its state; ours is empty unless the whole budget was run."""
-        mark, printed = MARKS.get(self.state, ""), f"{self.printed:g}"
-        return (printed, f"{self.ours:.4g}{mark}") if math.isfinite(self.ours) else (printed + mark, "")
+    def numbers(self) -> tuple[str, str, str]:
+        """The printed number; ours, empty unless the whole budget was run; and the mark behind the last of the two."""
+        ours = f"{self.ours:.4g}" if math.isfinite(self.ours) else ""
+        return f"{self.printed:g}", ours, MARKS.get(self.state, "")
 
 
 def read(paper: str, table: str = "") -> list[PrintedNumber]:
