@@ -1,6 +1,7 @@
 """The champion of a life over HTTP: `GET /health`, and `POST /predict` with rows as the source has them."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -110,15 +111,16 @@ def serve(served: ServedChampion, host: str, port: int) -> None:
         BadInput: the port is taken, or the address is none of this machine.
     """
     config = uvicorn.Config(make_app(served), host=host, port=port, log_level="warning")
-    try:
-        socket = config.bind_socket()  # uvicorn prints the reason, and exits with 1
-    except (SystemExit, OverflowError) as end:
-        raise BadInput("--port", f"{port} of {host} cannot be used; choose another") from end
-    socket.listen(config.backlog)  # who reads the address below may ask at once, and waits for the server
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:  # who reads the address below may ask at once, and waits for the server
+        listener = socket.create_server((host, port), family=family, backlog=config.backlog)
+    except (OSError, OverflowError) as error:
+        reason = str(getattr(error, "strerror", error)).partition(" (")[0]  # the rest repeats the address
+        raise BadInput("--port", f"{port} of {host} cannot be used ({reason}); choose another") from error
     deployed, _ = served.champion()
     print(
         f"{served.life.folder}: {deployed.method} of version {deployed.version} answers on "
-        f"http://{host}:{socket.getsockname()[1]}; Ctrl-C ends it",
+        f"http://{host}:{listener.getsockname()[1]}; Ctrl-C ends it",
         flush=True,
     )
-    uvicorn.Server(config).run(sockets=[socket])
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,6 +1,7 @@
 """Answers of the champion: while it moves, in a log, and scored when labels come."""
 
 import json
+import socket
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -128,9 +129,13 @@ def test_a_champion_that_cannot_be_loaded_does_not_answer(life: fw.Lifecycle, tm
             assert (answer.status_code, answer.json()["detail"][:10]) == (422, said[:10])
 
 
-def test_a_port_that_does_not_exist_is_one_line(life: fw.Lifecycle) -> None:
-    with pytest.raises(BadInput, match=r"--port: 65536 of .* cannot be used; choose another"):
-        serve(ServedChampion(life), "127.0.0.1", 65536)
+def test_a_port_that_cannot_be_used_is_one_line(life: fw.Lifecycle, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing else is printed, such as an error of the HTTP server."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        for port, reason in ((65536, "port must be 0-65535"), (other.getsockname()[1], "Address already in use")):
+            with pytest.raises(BadInput, match=rf"--port: {port} of .* cannot be used \(.*{reason}\.?\); choose"):
+                serve(ServedChampion(life), "127.0.0.1", port)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_was_really_answered_is_scored_when_labels_come(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
         if re.fullmatch(UNNAMED, str(column.name)):
             lines.append(
                 f"column {column.name!r} has no name in its file, as the index that pandas writes beside the columns; "
-                "leave it out with exclude=, or write the file with index=False"
+                "leave it out (exclude), or write the file with index=False"
             )
         elif not column.levels and not column.is_text and len(table) >= MIN_ROWS:
             lines.append(_dates_as_numbers(table[column.name]) or _row_numbers(table[column.name]))
@@ -141,7 +141,7 @@ def find_misread_columns(table: "pd.DataFrame", columns: Iterable["Column"], row
             if not line and len(column.levels) > rows / 2:
                 line = (
                     f"column {column.name!r} has {len(column.levels)} different values in {rows} training rows, so "
-                    "hardly anything can be learned from it; leave it out with exclude="
+                    "hardly anything can be learned from it; leave it out (exclude)"
                 )
             lines += [line] if line else find_similar_names(f"values of column {column.name!r}", column.levels)
     return tuple(filter(None, lines))
@@ -174,7 +174,7 @@ def _dates_as_numbers(column: "pd.Series[Any]") -> str:
         return ""
     return (
         f"column {column.name!r} holds dates, such as {dates[0]:.0f}, and is read as a number; make other numbers of "
-        "it, such as the month, or leave it out with exclude="
+        "it, such as the month, or leave it out (exclude)"
     )
 
 
@@ -285,7 +285,7 @@ def _dates_as_texts(column: "Column") -> str:
         return ""
     return (
         f"column {column.name!r} holds dates or times, such as {column.levels[0]!r}, and is read as "
-        f"{len(column.levels)} categories; make numbers of it, such as the month, or leave it out with exclude="
+        f"{len(column.levels)} categories; make numbers of it, such as the month, or leave it out (exclude)"
     )
 
 
