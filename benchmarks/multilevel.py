@@ -30,7 +30,7 @@ TASKS: dict[str, tuple[str, str, list[str], str, dict[str, float]]] = {
 }
 MIN_ROWS = 10
 METHODS = ["local", "fedavg", "fedavg_ft", "partial_pooling"]
-OPTIONS: dict[str, Any] = {"model": "linear", "rounds": 10, "seeds": 2, "progress": False}
+OPTIONS: dict[str, Any] = {"model": "linear", "rounds": 10, "seeds": 3, "progress": False}
 COLUMNS = ("data", "clients", "metric", "model", "mean", "vs Local", "says")
 STATSMODELS = "statsmodels, rows in one place"
 

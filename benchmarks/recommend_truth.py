@@ -40,7 +40,7 @@ ARGUMENTS: dict[str, Any] = {
     "methods": ["local", "fedavg", "fedavg_ft", "ditto", "pfedgraph"],
     "budget": None,
     "rounds": 15,
-    "seeds": 2,
+    "seeds": 3,
     "settings": 2,
     "model": {"name": "mlp", "hidden": 16},
     "lr": 0.3,

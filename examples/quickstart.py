@@ -16,7 +16,7 @@ def main() -> None:
     print(federation.describe())
 
     methods = ["local", "fedavg", "pfedgraph", fw.methods.Ditto(lam=0.5)]
-    comparison = fw.compare(federation, methods, model="mlp", rounds=8, seeds=2, lr=0.1)
+    comparison = fw.compare(federation, methods, model="mlp", rounds=8, lr=0.1)
     print(comparison)
     print(comparison.test("pfedgraph", "local"))
     print(comparison["pfedgraph"].graph().round(2).to_string())

@@ -35,7 +35,7 @@ out = Console(markup=False, highlight=False)
 
 FIRST_STUDY = """# Methods on handwritten digits: a study of about a minute. `fedweave study run first` runs it.
 about: Three methods on handwritten digits.
-seeds: [0, 1]
+seeds: [0, 1, 2]
 # uses: [mybench/]   # your own methods, data sets, models and partitions; see README.md
 
 tasks:

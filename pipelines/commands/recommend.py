@@ -123,7 +123,7 @@ def board(advice: "fw.Recommendation") -> Table:
     from fedweave.results.formats import format_change
 
     metric = str(advice.facts["metric"])
-    title, note = f"test {metric}{unit(metric)}", advice.note_on_local
+    title, note = f"test {metric}{unit(metric)}, best on validation rows first", advice.note_on_local
     table = Table(title=title, caption=note or None, title_justify="left", caption_justify="left", box=None)
     table.header_style = "bold"
     for title in ("method", "settings", "test", "against the leader", "verdict", "MiB", "seconds"):

@@ -65,9 +65,9 @@ LEGEND = (
         "training; the mean of a method is that of the point which its paper reports",
     ),
     (
-        ("equivalent", "open"),
+        ("equivalent", "open", "behind"),
         "before the mean, against the leader (corrected over all pairs): ≈ equivalent (margin: {margins}), "
-        f"? open ({NOTHING_SHOWN})",
+        f"? open ({NOTHING_SHOWN}), no mark: worse",
     ),
     (
         (results.RULE,),

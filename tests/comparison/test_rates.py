@@ -87,7 +87,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> fw.Comparison:
 
 
 def compare(federation: fw.Federation, **arguments: Any) -> fw.Comparison:
-    return fw.compare(federation, ["local", "fedavg"], **{"rounds": 10, "seeds": 2, **QUIET, **arguments})
+    return fw.compare(federation, ["local", "fedavg"], **{"rounds": 10, **QUIET, **arguments})
 
 
 def chosen(comparison: fw.Comparison) -> dict[str, float]:

@@ -22,7 +22,7 @@ SHARING = [client // 2 for client in range(CLIENTS)]
 @pytest.fixture
 def run(tmp_path: Path) -> results.Run:
     """A declared run whose clients share their test nodes in pairs. The last client has no score."""
-    folder = write_run(tmp_path, "blobs", "FedAvg", 0.0, {}, (0, 1), CLIENTS, 3, np.random.default_rng(0))
+    folder = write_run(tmp_path, "blobs", "FedAvg", 0.0, {}, (0, 1, 2), CLIENTS, 3, np.random.default_rng(0))
     made = results.load_run(folder)
     made.evaluations.loc[made.evaluations["client"] == CLIENTS - 1, "value"] = np.nan
     return replace(made, info={**made.info, "sharing": SHARING})

@@ -94,10 +94,12 @@ def test_the_findings_in_the_readme_are_those_of_the_quick_study() -> None:
     means, leader = rows["mean"], rows["mean"].idxmax()
     better = ["None", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten", "Eleven"]
     assert rows.index[rows["vs_local"] == "better"].tolist() == ["FedPer"]
-    assert f"One of eleven methods, FedPer, is better than local training ({means['Local']:.1f} %)" in text
-    assert f"and {better[(rows['vs_local'] == 'open').sum()].lower()} are open" in text
-    gain, loss, clients = (int(rows.loc[leader, key]) for key in ("gain", "loss", "clients"))
-    assert f"{leader} ({means[leader]:.1f} %), is better for {gain} of {clients} clients and worse for {loss}" in text
+    assert f"One of eleven methods, FedPer ({means['FedPer']:.1f} %), is better than local training " in text
+    gain, loss, clients = (int(rows.loc["FedPer", key]) for key in ("gain", "loss", "clients"))
+    assert f"({means['Local']:.1f} %): {gain} of {clients} clients gain by it, and {loss} lose." in text
+    assert f"{better[(rows['vs_local'] == 'open').sum()]} are open" in text
+    assert rows.loc[leader, "vs_local"] == "open"
+    assert f"So is the leader, {leader} ({means[leader]:.1f} %)" in text
     assert not (rows["vs_fedavg_ft"] == "better").any()
     assert f"better than FedAvg with fine-tuning ({means['FedAvg-FT']:.1f} %)" in text
     areas = rows["group_auc"].dropna()

@@ -5,7 +5,7 @@ import pytest
 
 import fedweave as fw
 from fedweave.recommendation import choices
-from fedweave.recommendation.per_client import z_test
+from fedweave.recommendation.per_client import t_test
 
 
 def test_exact_differences_are_kept_and_noise_is_not() -> None:
@@ -43,7 +43,10 @@ def test_each_client_gets_the_best_of_three_methods(higher_is_better: bool) -> N
 
     def choose(common: str, excluded: dict[str, list[int]]) -> dict[int, str]:
         others = {name: row - runs[common] for name, row in runs.items() if name != common}
-        pairs = {name: {i: z_test(float(d), 0.0) for i, d in enumerate(row)} for name, row in others.items()}
+        pairs = {
+            name: {i: t_test(float(d), np.zeros(1), np.ones(1)) for i, d in enumerate(row)}
+            for name, row in others.items()
+        }
         return choices.choose(pairs, higher_is_better, excluded)
 
     assert choose("common", {"second": [3]}) == {0: "second", 2: "first", 3: "first"}
@@ -58,7 +61,7 @@ def test_a_recommendation_says_who_would_choose_what(tmp_path) -> None:
     x = draws.normal(size=(2400, 4)).astype(np.float32)
     y = (x.sum(1) + draws.normal(0, 2, 2400) > 0).astype(int) ^ (owner >= 10)
     federation = fw.Federation.from_arrays(x, y, client=owner)
-    options = {"rounds": 40, "seeds": 2, "settings": 3, "budget": None, "model": "linear"}
+    options = {"rounds": 40, "seeds": 3, "settings": 3, "budget": None, "model": "linear"}
     advice = fw.recommend(federation, methods=["fedavg"], out=tmp_path / "out", **options)
     own = {*advice.choices, *advice.local_clients}
     assert advice.method == "local" or {str(name) for name in own} >= {"10", "11"}, str(advice)

@@ -16,8 +16,9 @@ from fedweave.errors import BadInput
 from fedweave.recommendation import answers, budget, page, race, result, sentences
 from fedweave.recommendation.candidates import Candidate, entries
 from fedweave.recommendation.costs import Costs, Schedule, fit_schedule
+from fedweave.recommendation.finals import FinalComparison
 from fedweave.recommendation.groups import groups, modularity, partition
-from fedweave.recommendation.per_client import COLUMNS, z_test
+from fedweave.recommendation.per_client import COLUMNS, t_test
 from fedweave.results import statistics
 from tests.fake_results import write_study
 
@@ -58,57 +59,35 @@ def candidates(settings: int = 1) -> list[Candidate]:
     ]
 
 
-def judge(levels: dict[str, float], settings: int = 1, noise: float = 1.0, higher: bool = True) -> dict[str, str]:
-    """Outcomes for scores of two seeds and twelve clients around a level for each candidate."""
-    named, draws = candidates(settings), np.random.default_rng(0)
-    client = draws.normal(0, 10, 12)
-    scores = {c.name: levels.get(c.name, 50.0) + client + draws.normal(0, noise, (2, 12)) for c in named}
-    means = {name: float(values.mean()) for name, values in scores.items()}
-    return race.outcomes(named, scores, means, higher, set())
+def judge(levels: dict[str, float], settings: int = 1, higher: bool = True) -> dict[str, str]:
+    """Outcomes for a score of each candidate, 50 where `levels` has none."""
+    named = candidates(settings)
+    return race.outcomes(named, {one.name: levels.get(one.name, 50.0) for one in named}, higher, set())
 
 
-def test_a_method_that_is_worse_drops_out_and_a_control_stays() -> None:
-    """The spread between clients is as large as the difference, but pairing removes it. Two seeds say little of their
-    variance, so the noise must be small.
-    """
-    outcome = judge({"fedper": 40.0, "local": 20.0}, noise=0.3)
-    assert outcome["fedper"] == race.WORSE
-    assert outcome["local"] == race.GOES_ON
-
-
-def test_for_errors_smaller_is_better() -> None:
-    outcome = judge({"fedper": 60.0, "ditto": 40.0}, higher=False)
-    assert (outcome["ditto"], outcome["fedper"]) == (race.GOES_ON, race.WORSE)
+def test_a_control_stays_and_a_method_in_the_worse_half_drops_out() -> None:
+    """For errors smaller is better."""
+    others = {name: 50.0 + place for place, name in enumerate(OTHERS)}
+    outcome = judge(others | {"local": 20.0})
+    assert (outcome[OTHERS[-1]], outcome["local"]) == (race.GOES_ON, race.GOES_ON)
+    assert judge(others, higher=False)[OTHERS[-1]] == race.HALF
 
 
 def test_the_better_half_continues() -> None:
-    """Of six methods that are not shown to differ three remain, and of three all."""
-    outcome = judge({name: 50 + i / 100 for i, name in enumerate(OTHERS)}, noise=5.0)
+    """Of six methods three remain."""
+    outcome = judge({name: 50 + i / 100 for i, name in enumerate(OTHERS)})
     assert sum(outcome[name] == race.GOES_ON for name in OTHERS) == 3
     assert {outcome[name] for name in OTHERS} == {race.GOES_ON, race.HALF}
 
 
 def test_of_many_methods_a_half_continues() -> None:
-    """Of ten that are not shown to differ, the five with the best means remain. Controls do not count."""
+    """Of ten, the five with the best means remain. Controls do not count."""
     others = [Candidate(f"m{i}", f"m{i}", f"m{i}") for i in range(10)]
     named = [one for one in candidates() if one.method not in OTHERS] + others
-    scores = {one.name: DRAWS.normal(50, 5, (2, 12)) for one in named}
-    means = {name: float(values.mean()) for name, values in scores.items()}
-    outcome = race.outcomes(named, scores, means, True, set())
+    means = {one.name: float(DRAWS.normal(50, 5)) for one in named}
+    outcome = race.outcomes(named, means, True, set())
     ranked = sorted((one.name for one in others), key=lambda name: -means[name])
     assert [outcome[name] for name in ranked] == [race.GOES_ON] * 5 + [race.HALF] * 5
-
-
-def test_clients_without_a_score_of_every_method_are_not_in_tests() -> None:
-    """If one method has no score for a client, no test includes the client. The others still find the worse method."""
-    named = candidates()
-    client = DRAWS.normal(0, 10, 12)
-    scores = {one.name: 50.0 + client + DRAWS.normal(0, 1, (2, 12)) for one in named}
-    scores["fedper"] -= 10
-    scores["ditto"] += 5
-    scores["ditto"][1, 3] = np.nan  # of the best method, so of every test
-    means = {name: float(np.nanmean(values)) for name, values in scores.items()}
-    assert race.outcomes(named, scores, means, True, set())["fedper"] == race.WORSE
 
 
 def test_the_better_half_of_the_settings_continues() -> None:
@@ -116,15 +95,14 @@ def test_the_better_half_of_the_settings_continues() -> None:
     outcome = judge({"ditto-s2": 70.0, "local-s3": 60.0}, settings=3)
     assert outcome["ditto-s2"] == outcome["local-s3"] == race.GOES_ON
     assert [outcome[f"local{end}"] for end in ("", "-s2")].count(race.SETTINGS) == 1
-    assert sum(outcome[f"pfedgraph{end}"] == race.GOES_ON for end in ("", "-s2", "-s3")) == 0
+    assert sum(outcome[f"fedrep{end}"] == race.GOES_ON for end in ("", "-s2", "-s3")) == 0
 
 
 def test_methods_above_the_budget_of_traffic_and_diverged_ones_drop_out() -> None:
     """A control above the budget remains. A diverged candidate always drops out."""
     named = candidates()
-    scores = {one.name: np.full((2, 12), 50.0) for one in named if one.name not in ("fedrep", "local")}
-    means = dict.fromkeys(scores, 50.0)
-    outcome = race.outcomes(named, scores, means, True, {"ditto", "fedavg"})
+    means = {one.name: 50.0 for one in named if one.name not in ("fedrep", "local")}
+    outcome = race.outcomes(named, means, True, {"ditto", "fedavg"})
     assert outcome["ditto"] == race.TRAFFIC
     assert outcome["fedavg"] == race.GOES_ON
     assert outcome["fedrep"] == outcome["local"] == race.DIVERGED
@@ -153,6 +131,18 @@ def test_the_best_candidate_represents_its_method() -> None:
     plain, other = Candidate("ditto", "ditto", "ditto"), Candidate("ditto-s2", "ditto", "ditto", {"lam": 2.0})
     local = Candidate("local", "local", "local")
     assert race.best_candidates([plain, other, local], table) == [replace(other, name="ditto"), local]
+
+
+def test_finalists_are_corrected_for_all_methods_of_the_race(tmp_path: Path) -> None:
+    """The clients of the tests chose the finalists, so that three of twelve are not three of three."""
+    skill = {"local": 0.0, "ditto": 1.5, "fedavg": 0.7, "fedper": 1.0}
+    study = results.load_study(write_study(tmp_path / "results" / "final", methods=skill, extras=False))
+    named = {name: Candidate(name, name, name) for name in skill}
+    common = FinalComparison(None, study), named, "local", results.clients(study)
+    of_three, of_twelve = (answers.FinalistTests(*common, entered).tests_against_local for entered in (4, 13))
+    few, many = (np.array([test.p_adjusted for test in tests.values()]) for tests in (of_three, of_twelve))
+    np.testing.assert_allclose(many, np.minimum(4 * few, 1.0))
+    assert few.min() < 0.25
 
 
 def board(**methods: tuple[str, float, str, int]) -> pd.DataFrame:
@@ -312,7 +302,7 @@ def test_modularity_is_that_of_newman() -> None:
 def test_intervals_of_a_client_have_their_coverage() -> None:
     """Of 600 clients without a difference, about 5 % have an interval that excludes zero."""
     spread = 1.0
-    hits = [z_test(DRAWS.normal(0, spread), spread) for _ in range(600)]
+    hits = [t_test(DRAWS.normal(0, spread), np.array([spread**2]), np.array([1e6])) for _ in range(600)]
     assert 0.02 < np.mean([one.low * one.high > 0 for one in hits]) < 0.09
     assert 0.02 < np.mean([one.p < 0.05 for one in hits]) < 0.09
 
@@ -326,8 +316,9 @@ def test_the_guide_has_the_rates_of_the_file() -> None:
 
 
 def test_a_client_without_spread_has_an_interval_of_width_zero() -> None:
-    assert z_test(0.0, 0.0) == (0.0, 0.0, 0.0, 1.0)
-    assert z_test(3.0, 0.0) == (3.0, 3.0, 3.0, 0.0)
+    none = np.zeros(1), np.ones(1)
+    assert t_test(0.0, *none) == (0.0, 0.0, 0.0, 1.0, 0.0)
+    assert t_test(3.0, *none) == (3.0, 3.0, 3.0, 0.0, 0.0)
 
 
 def test_names_of_clients_are_read_unchanged(tmp_path: Path) -> None:

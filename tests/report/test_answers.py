@@ -35,7 +35,7 @@ def test_the_cheapest_of_equivalent_methods_is_deployed(tmp_path: Path) -> None:
     difference = board["mean"].iloc[0] - board.loc["Local"]["mean"]
     assert f"{board.index[0]} is {difference:.2f} points better than Local (95 % interval " in found.pays.reason
     assert found.pays.reason.endswith(
-        f"; {board['gain'].iloc[0]:.0f} of 12 clients gain, {board['loss'].iloc[0]:.0f} lose"
+        f"; {board['gain'].iloc[0]:.0f} of 12 clients score better, {board['loss'].iloc[0]:.0f} worse"
     )
     assert found.method == "FedAvg-FT"
 

@@ -158,7 +158,7 @@ def test_page_shows_every_method_task_and_figure(page: str) -> None:
 
 def test_page_shows_a_control_that_is_as_good(page: str) -> None:
     assert "blobs: no method is shown to be better than the control FedAvg-FT" in page
-    assert "equivalent to FedAGHN (within 1 point)" in page
+    assert "equivalent to FedAvg-FT (within 5 % of the error)" in page
     assert '<span class="open">?</span>' in page
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from fedweave import plots, report, results
 from fedweave.plots.structure import place_labels
-from fedweave.report import ablations, optional_files, page
+from fedweave.report import ablations, html, optional_files, page, picture
+from fedweave.report.board import BoardRow, Cell
 from tests.fake_results import SKILL, write_study
 
 
@@ -116,3 +117,34 @@ def test_names_in_any_script_are_texts_of_a_figure() -> None:
         warnings.simplefilter("error")
         svg = plots.collaboration(np.full((1, 2, 2, 2), 0.5), [1], ["北京", "Zürich"])
     assert "北京" in svg
+
+
+@pytest.mark.parametrize(
+    ("against_local", "said", "unsaid"),
+    [
+        ("?▲", ["▲ better.", "? open", "A larger difference to Local may be open"], ["▽", "≈"]),
+        ("▲?", ["▲ better.", "? open"], ["may be open", "▽", "≈"]),
+        ("≈▽", ["≈ equivalent: the difference is within 1 point", "▽ worse."], ["▲", "may be open"]),
+    ],
+)
+def test_the_picture_of_a_task_explains_every_mark_that_it_has(
+    against_local: str, said: list[str], unsaid: list[str]
+) -> None:
+    """A reader asks why a method is better than Local, and one with a higher mean is not."""
+    names = [f"M{number}" for number in range(len(against_local))]
+    rows = [
+        BoardRow(name, 0, "alone", Cell("70.00"), {}, Cell(""), {"vs_local": Cell(f"{sign} 9.02 points higher")}, "")
+        for name, sign in zip(names, against_local, strict=True)
+    ]
+    view = {
+        "picture": picture.Picture(rows, [], [], [], (), np.nan),
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "interval": "95 % interval",
+        "margin": "1 point",
+    }
+    context = {"styles": plots.assign_styles(names), "spell_out": str}
+    parts = html._environment("fedweave.report").get_template("parts.html").make_module(context)
+    key = " ".join(str(parts.forest(view)).partition('<p class="key">')[2].split())  # type: ignore[attr-defined]
+    assert [text for text in said if text not in key] == []
+    assert [text for text in unsaid if text in key] == []

@@ -106,7 +106,7 @@ def test_a_rounding_error_gives_no_gain_and_no_better_rank(tmp_path: Path) -> No
     board = tables.board[tables.board["method"] != "Local"]
     assert board[["gain", "loss", "clients"]].to_numpy().tolist() == [[0.0, 0.0, 8.0]] * 2
     assert tables.ranks["rank"].tolist() == [2.0] * 3
-    assert "gain for 0 of 8 clients, loss for 0" in lines["Against Local"]
+    assert "better scores for 0 of 8 clients, worse for 0" in lines["Against Local"]
 
 
 def test_equal_means_of_stored_scores_are_no_gain_and_no_loss(tmp_path: Path) -> None:

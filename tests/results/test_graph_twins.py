@@ -28,12 +28,12 @@ def study_and_tables(tmp_path_factory: pytest.TempPathFactory) -> tuple[results.
         "Local": spec(None),
     }
     for label, recorded in runs.items():
-        path = write(folder, label=label, spec=recorded)
+        path = write(folder, label=label, spec=recorded, seeds=(0, 1, 2))
         if label == "FedAGHN":
-            keep(path, 0, [1, 6, 12])
-            keep(path, 1, [1, 6, 12])
+            for seed in range(3):
+                keep(path, seed, [1, 6, 12])
             rows = [
-                (seed, 12, i, (i + k) % 20, 0.1 * k, 0.2 * k) for seed in (0, 1) for i in range(20) for k in (1, 2, 3)
+                (seed, 12, i, (i + k) % 20, 0.1 * k, 0.2 * k) for seed in range(3) for i in range(20) for k in (1, 2, 3)
             ]
             lines = ["seed,round,learner,source,weight,gain", *(",".join(map(str, row)) for row in rows)]
             (path / "edges.csv").write_text("\n".join(lines) + "\n")

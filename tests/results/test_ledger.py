@@ -3,11 +3,13 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from fedweave.results import published
 from fedweave.results.quantities import WEIGHTS
+from fedweave.study import catalogue
 from tools.docs import ledger
 
 
@@ -37,13 +39,22 @@ def test_only_whole_budgets_have_a_number(entries: list[ledger.PrintedNumber]) -
         assert not (entry.state == ledger.ONE_SEED and entry.seeds > 1), entry
 
 
+def test_a_study_has_no_two_columns_of_one_name() -> None:
+    """A score of CIFAR-100 once stood in the column of the same data set under another model."""
+    for study in catalogue.studies():
+        tasks = [task for task in catalogue.expand(study)["tasks"].values() if task.get("published")]
+        assert len(tasks) == len({(task["dataset"], task["setting"]) for task in tasks}), study
+
+
 def test_a_number_of_ours_is_that_of_its_study(entries: list[ledger.PrintedNumber]) -> None:
     """Of each study, read again from its file, in the printed unit; a mean is that of the columns beside it."""
     frame = pd.DataFrame(entries)[lambda frame: frame["seeds"] > 0]
-    weights = frame[frame["metric"].isin(WEIGHTS)].set_index(["study", "method", "metric"])
-    for (study, method, metric), row in weights.iterrows():
-        stored = pd.read_csv(ledger.FOLDER / f"{study}.weights.csv", index_col="key").loc[f"{method} {metric}"]
-        assert (row["ours"], row["ours_std"], row["seeds"]) == (stored["ours"], stored["std"], stored["seeds"])
+    weights = frame[frame["metric"].isin(WEIGHTS)]
+    for row in weights.to_dict("records"):
+        file, stage = ledger.FOLDER / f"{row['study']}.weights.csv", row["setting"].rpartition("/")[2]
+        stored = pd.read_csv(file, index_col="key").loc[f"{stage} {row['method']} {row['metric']}"]
+        assert (row["ours"], row["seeds"]) == (stored["ours"], stored["seeds"])
+        np.testing.assert_equal(row["ours_std"], pd.to_numeric(stored["std"], errors="coerce"))
     assert len(weights)
     frame = frame.drop(frame.index[frame["metric"].isin(WEIGHTS)])
     table = ["paper", "table", "dataset", "method"]

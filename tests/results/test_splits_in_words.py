@@ -61,7 +61,12 @@ def test_a_single_method_is_not_tested(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("count", "clients", "words"),
-    [(1, 6, "One seed: no verdict. "), (2, 1, "With 1 client there is no verdict: "), (2, 6, "")],
+    [
+        (1, 6, "One seed: no verdict. "),
+        (2, 6, "Two seeds: no verdict. "),
+        (3, 1, "With 1 client there is no verdict: "),
+        (3, 6, ""),
+    ],
 )
 def test_a_missing_verdict_is_explained(tmp_path: Path, count: int, clients: int, words: str) -> None:
     block = {"anew": {"splits": [*range(count)]}}
@@ -95,8 +100,9 @@ def test_clients_are_not_counted_over_splits(study_and_tables: tuple[results.Stu
     assert counts.groupby(board["task"]).sum().to_dict() == {"anew": 0, "once": 2}
     line = next(line for line in summary(*study_and_tables) if line.topic == "Against Local")
     anew, once = line.sentences
-    assert re.fullmatch(r"anew: \d of 2 methods (is|are) better than Local(, \d (worse|equivalent|open))*\.", anew)
-    assert "gain for" in once
+    counts = r"anew: \d of 2 methods (is|are) better than Local(, \d (worse|equivalent|open))*"
+    assert re.fullmatch(rf"{counts}, but Local is under-trained\.", anew)
+    assert "better scores for" in once
 
 
 def test_a_test_by_the_api_is_over_splits(folder: Path) -> None:
@@ -123,3 +129,4 @@ def test_clients_of_two_splits_are_never_averaged(
     text = report.build(folder).read_text(encoding="utf-8")
     assert text.count("Every tick is one client of one split.") == 1
     assert text.count("Ranks over splits") == text.count("Ranks over clients") > 0
+    assert text.count("Seeds are averaged: it says nothing of") == 1  # those over clients

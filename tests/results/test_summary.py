@@ -79,8 +79,9 @@ def test_the_five_lines_agree_with_the_tables(folder: Path, tables: results.Tabl
     assert [*summary] == ["Who leads", "Against Local", "Deploy", "True groups", "Tuning", "Convergence"]
     row = board.iloc[0]
     assert f"shoulder: {row['method']} leads with {row['mean']:.2f} ± {row['std']:.2f} %" in summary["Who leads"]
-    best = board[board["method"] != "Local"].iloc[0]
-    assert f"gain for {best['gain']:.0f} of 20 clients, loss for {best['loss']:.0f}" in summary["Against Local"]
+    best = board[board["vs_local"] == "better"].iloc[0]
+    counts = f"better scores for {best['gain']:.0f} of 20 clients, worse for {best['loss']:.0f}"
+    assert f"; {best['method']}: {counts}" in summary["Against Local"]
     better = (board["vs_local"] == "better").sum()
     assert f"{better} of 4 methods {'is' if better == 1 else 'are'} better than Local" in summary["Against Local"]
     named = {*re.findall(r"Local|FedAvg-FT|FedAvg|FedAMP|FedAGHN", summary["Convergence"])}
@@ -89,6 +90,28 @@ def test_the_five_lines_agree_with_the_tables(folder: Path, tables: results.Tabl
     assert auc.to_dict() == {"FedAMP": 1.0, "FedAGHN": 1.0}
     assert "the groups left and right: found by FedAGHN 1.00 and FedAMP 1.00" in summary["True groups"]
     assert summary["Tuning"] == "Untuned: lr=0.05 for all."
+
+
+def test_clients_are_counted_with_the_method_that_is_better_than_local(folder: Path, tables: results.Tables) -> None:
+    """The leader may be open against Local: its counts would read as those of the one method that is better."""
+    board = tables.board
+    words = {"FedAMP": "better", "Local": ""}
+    changed = tables._replace(board=board.assign(vs_local=[words.get(method, "open") for method in board["method"]]))
+    assert board["method"].iloc[0] != "FedAMP"
+    line = next(line for line in summary(results.load_study(folder), changed) if line.topic == "Against Local")
+    row = board.set_index("method").loc["FedAMP"]
+    start = "shoulder: 1 of 4 methods is better than Local, 3 open"
+    assert line.text.startswith(
+        f"{start}; FedAMP: better scores for {row['gain']:.0f} of 20 clients, worse for {row['loss']:.0f}"
+    )
+
+
+def test_a_gain_over_an_under_trained_local_is_not_told_without_saying_so(folder: Path, tables: results.Tables) -> None:
+    board = tables.board
+    trained = tables._replace(board=board.assign(at_last=0))
+    short = tables._replace(board=board.assign(at_last=np.where(board["method"] == "Local", 3, 0)))
+    said = [" ".join(line.text for line in summary(results.load_study(folder), one)) for one in (trained, short)]
+    assert ["but Local is under-trained; " in text for text in said] == [False, True]
 
 
 def test_a_control_that_is_as_good_is_named_first(tmp_path: Path) -> None:
@@ -113,7 +136,7 @@ def test_one_seed_gives_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture
     assert first.warning
     assert first.sentences[0].startswith("t: One seed: no verdict. FedAGHN leads with ")
     assert first.sentences[1].startswith("t: no method is shown to be better than the control ")
-    assert lines(folder)["Against Local"].startswith("t: one seed: no verdict; FedAGHN: gain for ")
+    assert lines(folder)["Against Local"].startswith("t: one seed: no verdict; FedAGHN: better scores for ")
     console = Console(width=160)
     leaderboard.print_boards(console, study, tables)
     board = capsys.readouterr().out
@@ -291,6 +314,8 @@ def test_only_visible_columns_are_explained(
     assert ("gain / loss: clients" in text) == gain
     assert "mean over clients, std over seeds" in text
     assert "one test decides, over seeds and clients" in text
+    assert "behind" in {*tables.board["mark"]}
+    assert f"? open ({marks.NOTHING_SHOWN}), no mark: worse" in text
 
 
 @pytest.mark.parametrize(

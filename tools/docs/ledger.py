@@ -141,12 +141,13 @@ def _candidate(study: str, stored: Mapping[str, Any], row: published.Row) -> Can
 
 
 def _weights(row: published.Row) -> Iterator[Candidate]:
-    """The stored weights of a graph at the printed stage."""
+    """The stored weights of a graph at the printed stage, which ends the name of the printed setting."""
+    setting, _, stage = row.setting.rpartition("/")
     for file in sorted((FOLDER / row.paper).glob(f"*{WEIGHTS_FILE}")):
         study = f"{row.paper}/{file.name.removesuffix(WEIGHTS_FILE)}"
-        table, key = _table(file), f"{row.method} {row.metric}"
-        columns = {(column.table, column.setting) for column in printed_columns(study).values()}
-        if (row.table, row.setting) in columns and key in table.index:
+        table, key = _table(file), f"{stage} {row.method} {row.metric}"
+        columns = {(column.table, column.setting.rpartition("/")[0]) for column in printed_columns(study).values()}
+        if (row.table, setting) in columns and key in table.index:
             ours = table.loc[key].rename({"ours": "mean"})
             yield Candidate(study, FULL if ours["seeds"] > 1 else ONE_SEED, ours)
 

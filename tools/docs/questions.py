@@ -14,13 +14,14 @@ study's set-up. Bars separate the parts of a question, such as
                                                    over clients alone
     p | study | setting | first | second           test of a difference over seeds and clients, uncorrected; in
                                                    intervals and tests, clients that share test nodes, or a unit, are
-                                                   one; no number with one seed, or with too few clients
+                                                   one; no number with one seed or two, or with too few
+                                                   clients
     p controls | study | setting | first | second  the same, corrected over all tests against the two controls
     better | studies | control                     how many tests of a method against the control, of how many in all
                                                    settings, find the method better after Holm's correction over all
     better within | studies | control              the same, each corrected over the controls of its setting alone
     undecidable | studies | control                how many pairs of a method and the control have no verdict by
-                                                   design: for one seed; for too few clients
+                                                   design: for one seed or two; for too few clients
     value | table | key | column                   a cell of a further table of numbers
     ratio | table | key | column | column          of two such cells, as "x to 1"
     set-up | study | key | ...                     a number or a list of numbers in a study's full params.yaml
@@ -266,7 +267,8 @@ def _count_better_within(studies: str, control: str) -> Answer:
 
 def _count_undecidable(studies: str, control: str) -> Answer:
     reasons = [compare(*pair).over for pair in _against(studies, control)]
-    return Answer(tuple(map(reasons.count, (statistics.ONE_SEED, statistics.FEW_CLIENTS))), 0, separator=" and ")
+    seeds = sum(map(reasons.count, (statistics.ONE_SEED, statistics.TWO_SEEDS)))
+    return Answer((seeds, reasons.count(statistics.FEW_CLIENTS)), 0, separator=" and ")
 
 
 def _value(table: str, key: str, column: str) -> Answer:

@@ -21,7 +21,7 @@ from fedweave.files.atomic import read_table, write_atomic
 from fedweave.pipelines import paths
 from fedweave.pipelines.processes import run_main
 from fedweave.results import marks, published
-from fedweave.results.quantities import WEIGHTS
+from fedweave.results.quantities import STAGES, WEIGHTS
 from fedweave.study import catalogue
 from tools.docs import claims, differences, figures, ledger
 from tools.docs.stored_numbers import CLIENTS, QUANTITIES, SIZES, WEIGHTS_FILE, printed_rows, size_key
@@ -138,7 +138,8 @@ def merge_sizes(study: str) -> None:
 
 
 def store_weights(study: str) -> None:
-    """Write docs/reproduction/<study>.weights.csv: the weights of a graph at the printed stage, ours and printed ones.
+    """Write docs/reproduction/<study>.weights.csv: the weights of a graph up to the stage that the study's task names,
+    ours and printed ones.
 
     Raises:
         BadInput: the study has no measures.
@@ -146,18 +147,23 @@ def store_weights(study: str) -> None:
     source = paths.RESULTS / study / "measures.csv"
     rows = read_table(source, MEASURES, f"make it with: fedweave study use {study} && dvc repro")
     (column,) = ledger.printed_columns(study).values()
-    printed = printed_rows(f"{column.paper}/{column.table}")[f"{column.dataset}, {column.setting}"]
-    rows = rows[rows["quantity"].isin(WEIGHTS) & (rows["stage"] == column.setting.rpartition("/")[2])]
+    setting, _, last = column.setting.rpartition("/")
+    rows = rows[rows["quantity"].isin(WEIGHTS) & rows["stage"].isin(STAGES[: STAGES.index(last) + 1])]
     names = rows["method"] + "-" + rows["part"] + " " + rows["quantity"]
+    board = printed_rows(f"{column.paper}/{column.table}")
+    printed = [
+        board[f"{column.dataset}, {setting}/{stage}"][name] for stage, name in zip(rows["stage"], names, strict=True)
+    ]
     table = pd.DataFrame(
         {
-            "key": names,
+            "key": rows["stage"] + " " + names,
+            "stage": rows["stage"],
             "layers": rows["part"],
             "weight of": rows["quantity"].str.rpartition("_")[2],
             "ours": rows["value"].map("{:.4f}".format),
-            "std": rows["std"].map("{:.4f}".format),
+            "std": [f"{std:.4f}" if np.isfinite(std) else results.EMPTY for std in rows["std"]],
             "seeds": rows["seeds"],
-            "printed": [f"{printed[name]['mean']:.4f}" for name in names],
+            "printed": [f"{row['mean']:.4f}" for row in printed],
         }
     )
     store(table, TABLES / f"{study}{WEIGHTS_FILE}")

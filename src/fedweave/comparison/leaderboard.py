@@ -8,6 +8,7 @@ import pandas as pd
 from fedweave.metrics import unit
 from fedweave.results import MIB, Run, Study
 from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MEANING, add_marks, control_column, control_tests
+from fedweave.results.statistics import LEAST_SEEDS
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict", "p", "margin")
 PRINTED = ("task", *SCORES[:7], "verdict", *map(control_column, CONTROLS), "pre", "post")
@@ -51,12 +52,12 @@ def _rank_task(board: pd.DataFrame, significance: pd.DataFrame) -> pd.DataFrame:
 
 
 def explain_words(board: pd.DataFrame, study: Study) -> list[str]:
-    """What the verdicts of a leaderboard mean, one line each: of one seed, of equivalence with its margin, of open."""
+    """What the verdicts of a leaderboard mean, one line each: of few seeds, of equivalence with its margin, of open."""
     verdicts = board[[name for name in ("verdict", *map(control_column, CONTROLS)) if name in board]]
     has_word = {word: (verdicts == word).any(axis=1) for word in ("equivalent", "open")}
     lines = []
-    if (board["seeds"] == 1).all() and len(board) > 1:
-        lines.append("one seed: no verdict; intervals are over clients")
+    if len(board) > 1 and (most := board["seeds"].max()) < LEAST_SEEDS:
+        lines.append("one seed: no verdict; intervals are over clients" if most == 1 else "two seeds: no verdict")
     for metric in board[has_word["equivalent"]]["metric"].unique():
         margin = study.margin(metric).describe(metric)
         lines.append(f"equivalent: the {metric} differs by no more than {margin}")

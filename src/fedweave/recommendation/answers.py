@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -78,8 +79,8 @@ class Answers:
         return [[name for name, group in named if group == k] for k in range(max(self.groups) + 1)]
 
 
-def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_name: str) -> Answers:
-    """Answers from the finalists `candidates`; `local_name` is the name of local training.
+def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_name: str, entered: int = 0) -> Answers:
+    """Answers from the finalists `candidates`, chosen of `entered` methods; `local_name` is that of local training.
 
     Clients that lose by a method on validation rows keep models of their own; all others take part. Two questions are
     asked in a fixed order. First: are the clients better off with a collaborating method than by local training, by
@@ -90,7 +91,7 @@ def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_n
     rows choose the method that all others are compared with, so its test score is not that of the luckiest of many.
     """
     by_name = {candidate.name: candidate for candidate in candidates}
-    tests = FinalistTests(comparison, by_name, local_name, results.clients(comparison.study))
+    tests = FinalistTests(comparison, by_name, local_name, results.clients(comparison.study), entered)
     board, leader, higher = tests.board(), tests.leader, tests.higher_is_better
     selected = paying_method(board) or local_name
     if leader != local_name and (selected == leader or not tests.tests_against_local):
@@ -136,12 +137,14 @@ class FinalistTests:
         candidates: by name.
         local_name: name of local training.
         client_scores: the table of `results.clients`.
+        entered: how many methods entered the race, which the same clients decided; local training is one of them.
     """
 
     comparison: FinalComparison
     candidates: Mapping[str, Candidate]
     local_name: str
     client_scores: pd.DataFrame
+    entered: int = 0
 
     @property
     def higher_is_better(self) -> bool:
@@ -203,12 +206,15 @@ class FinalistTests:
 
     @cached_property
     def tests_against_local(self) -> dict[str, TestedPair]:
-        """Collaborating method -> its test against local training, as it would be deployed; corrected over these."""
+        """Collaborating method -> its test against local training, as it would be deployed; corrected over all that
+        entered the race.
+        """
         runs, deployed = self.comparison.runs, self.client_scores
         for name, losers in self.losing_clients.items():
             deployed = replace_scores(deployed, runs[name].name, runs[self.local_name].name, losers)
         pairs = [(name, self.local_name) for name in self.losing_clients]
-        return {test.method: test for test in self._compare(_test_scores(self.comparison, deployed), pairs)}
+        scores = _test_scores(self.comparison, deployed)
+        return {test.method: test for test in self._compare(scores, pairs, self.entered - 1)}
 
     def choose_for_each(self, common: str) -> tuple[dict[str, str], TestedPair | None]:
         """(client -> the finalist that it would deploy in place of `common`, the test of these choices on test rows).
@@ -232,13 +238,21 @@ class FinalistTests:
         (test,) = self._compare(dict(zip(SIDES, scores, strict=True)), [SIDES])
         return {runs[common].client_names[client]: name for client, name in chosen.items()}, test
 
-    def _compare(self, scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]]) -> list[TestedPair]:
-        return statistics.compare_pairs(scores, pairs, self.higher_is_better, self.margin) if pairs else []
+    def _compare(
+        self, scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], chosen_from: int = 0
+    ) -> list[TestedPair]:
+        if not pairs:
+            return []
+        return statistics.compare_pairs(scores, pairs, self.higher_is_better, self.margin, chosen_from=chosen_from)
 
     def _test_against_leader(self) -> dict[str, TestedPair]:
-        """Method -> the test of the leader against it; for local training, the test of what would be deployed."""
-        pairs = [(self.leader, name) for name in self.ranking if name not in (self.leader, self.local_name)]
-        tests = {test.other: test for test in self._compare(self.test_scores, pairs)}
+        """Method -> the test of the leader against it; for local training, the test of what would be deployed.
+
+        Other rows of the same clients chose the leader, so the correction is over all pairs.
+        """
+        pairs = list(combinations([name for name in self.ranking if name != self.local_name], 2))
+        of_leader = statistics.leader_comparisons(self._compare(self.test_scores, pairs), self.leader)
+        tests = {test.other: test for test in of_leader}
         if self.leader in self.tests_against_local:
             tests[self.local_name] = self.tests_against_local[self.leader]
         return tests

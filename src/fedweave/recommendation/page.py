@@ -94,6 +94,7 @@ def context(advice: Advice) -> dict[str, Any]:
         ],
         "rows": [_format_share(row, metric) for row in advice.rows.to_dict("records")],
         "curve": _curve(advice, study, metric),
+        "narrow_curve": _curve(advice, study, metric, narrow=True),
         "race": [_format_candidate(row, metric) for row in advice.race.to_dict("records")],
         "recommended": recommended,
         "note_on_local": advice.note_on_local,
@@ -127,14 +128,16 @@ def _first_screen(advice: Advice, study: results.Study, metric: str) -> dict[str
         interval = Cell(results.format_interval(row["low"], row["high"], metric))
         rows.append(BoardRow(row["label"], series, mark, score, place, interval, {"vs_local": local}, ""))
     drawn = picture.draw(board, rows, results.controls(study), margin, float(leads.iloc[0]) if len(leads) else None)
-    note = "Against Local: clients that do worse on validation rows keep their own model."
+    note = "The leader is the collaborating method that is best on validation rows."
+    if any(advice.facts["own"].values()):
+        note += " Against Local: clients that do worse on validation rows keep their own model."
     return {
         "picture": drawn,
         "metric": metric,
         "higher_is_better": study.runs[0].higher_is_better,
         "interval": "95 % interval" + " over clients" * int(len(advice.facts["seeds"]) == 1),
         "margin": margin.describe(metric),
-        "note": note if any(advice.facts["own"].values()) else "",
+        "note": note,
     }
 
 
@@ -205,14 +208,14 @@ def _format_share(row: dict[str, Any], metric: str) -> tuple[str, str, str, str]
     return f"{100 * row['share']:.0f} %", format_score(row["mean"], np.nan, metric), gain, span
 
 
-def _curve(advice: Advice, study: results.Study, metric: str) -> str:
-    """Validation score by round of the recommended method and local training."""
+def _curve(advice: Advice, study: results.Study, metric: str, narrow: bool = False) -> str:
+    """Validation score by round of the recommended method and local training; `narrow`: for the screen of a phone."""
     runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
     names = dict.fromkeys((advice.method, advice.facts["rival"], advice.facts["alone"]))
     selection = [runs[name] for name in names if name in runs]
     reported = results.reported_curves(results.curves(study), selection, "val")
     labels = [run.label for run in selection]
-    return plots.convergence(reported, plots.assign_styles(labels, labels), metric, bold=labels)
+    return plots.convergence(reported, plots.assign_styles(labels, labels), metric, bold=labels, narrow=narrow)
 
 
 def _format_candidate(row: dict[str, Any], metric: str) -> dict[str, Any]:

@@ -9,38 +9,36 @@ import pandas as pd
 from fedweave import results
 from fedweave.metrics import METRICS, Metric, row_values
 from fedweave.results import Run, holm, statistics
+from fedweave.results.paired_model import PRIOR_FREEDOM
 from fedweave.results.rescoring import predictions
 from fedweave.runs.predictions import PredictionTable
 from fedweave.tensors.random_streams import stream
 
 DRAWS = 300  # bootstrap samples of a client's rows
-NORMAL = 1.959964  # 0.975 quantile
+QUANTILE = 0.975
 COLUMNS = ["client", "method", "score", "local", "difference", "low", "high", "p", "verdict"]
 GAINS, LOSES, OPEN = "gains", "loses", "open"
 
 
 class PairedDifference(NamedTuple):
-    """The difference of one client, its 95 % interval [low, high], and the p-value of no difference.
+    """The difference of one client, its 95 % interval [low, high], the p-value of no difference, the standard error.
 
-    The interval is NaN where the spread over the client's rows is not known; p is 1 then.
+    The interval and the error are NaN where the spread over the client's rows is not known; p is 1 then.
     """
 
     difference: float
     low: float
     high: float
     p: float
-
-    @property
-    def error(self) -> float:
-        """The standard error."""
-        return (self.high - self.low) / (2 * NORMAL)
+    error: float
 
 
 def table(runs: Mapping[str, Run], local: Run, client_scores: pd.DataFrame) -> pd.DataFrame:
     """One row per client and method: its score, that of `local`, their difference, and a verdict on it.
 
     `verdict` is "gains" or "loses" if the interval leaves out zero and the p-value of the client, corrected over the
-    clients of the method (Holm), is below 0.05; else "open": neither is shown.
+    clients of the method (Holm), is below 0.05; else "open": neither is shown. So it is with one seed or two: another
+    one may have the opposite sign.
 
     Args:
         runs: name of a method -> its run; all of one task.
@@ -56,7 +54,7 @@ def table(runs: Mapping[str, Run], local: Run, client_scores: pd.DataFrame) -> p
         corrected = holm.adjust([pair.p for pair in pairs.values()])
         for (client, pair), p in zip(pairs.items(), corrected, strict=True):
             score, alone = scores[client].mean(), local_scores[client].mean()
-            verdict = _verdict(pair, float(p), run.higher_is_better)
+            verdict = _verdict(pair, float(p), run.higher_is_better) if len(scores) >= statistics.LEAST_SEEDS else OPEN
             numbers = (pair.difference, pair.low, pair.high, float(p))
             rows.append(
                 dict(zip(COLUMNS, (run.client_names[client], name, score, alone, *numbers, verdict), strict=True))
@@ -93,20 +91,21 @@ def _paired_differences(
 ) -> Iterator[tuple[int, PairedDifference]]:
     """(client, its difference) for the clients that both runs have, on test rows or on validation rows.
 
-    The spread over seeds is that of all clients together: a few seeds say little about a single client's. The p-value
-    is never below `least_p`, as a few rows of which all differ alike show no spread.
+    A few seeds say little about the spread of a single client, and small clients vary more than others. So its variance
+    is moderated by those of all clients. The p-value is never below `least_p`, as a few rows of
+    which all differ alike show no spread.
     """
     metric, kind = METRICS.get(run.info["metric"]), str(run.info.get("targets", "classes"))
     seeds = sorted({*scores.index} & {*local_scores.index})
     tables = [(predictions(run, seed), predictions(local, seed)) for seed in seeds]
     differences = (scores.loc[seeds] - local_scores.loc[seeds]).dropna(axis="columns")
-    seed_variance = float(differences.var(ddof=1).mean()) if len(seeds) > 1 else 0.0
-    for client in differences.columns:
+    seed_variances, freedom = _moderate(differences.to_numpy())
+    for client, seed_variance in zip(differences.columns, seed_variances / len(seeds), strict=True):
         row_error, rows = np.nan, 0
         if metric is not None and all(None not in pair for pair in tables):
             row_error, rows = _bootstrap_error(int(client), tables, metric, kind, test)
-        error = float(np.hypot(np.sqrt(seed_variance / len(seeds)), row_error))
-        pair = z_test(float(differences[client].mean()), error)
+        parts = np.array([seed_variance, row_error**2])
+        pair = t_test(float(differences[client].mean()), parts, np.array([freedom, max(1, rows - 1)]))
         yield int(client), pair._replace(p=float(np.fmax(pair.p, least_p(rows))))
 
 
@@ -119,18 +118,34 @@ def least_p(rows: int) -> float:
     return min(1.0, 2.0 ** (1 - rows))
 
 
-def z_test(mean: float, error: float) -> PairedDifference:
-    """The 95 % interval and the p-value of a mean difference with a standard error.
-
-    >>> tuple(round(number, 2) for number in z_test(2.0, 0.5)[:3])
-    (2.0, 1.02, 2.98)
+def _moderate(differences: np.ndarray) -> tuple[np.ndarray, float]:
+    """(variance between seeds of each client [N], its degrees of freedom) from `differences` [S, N]: a weighted mean of
+    its own variance and that of all clients, as in `paired_model`.
     """
-    from scipy.special import ndtr
+    seeds, clients = differences.shape
+    if seeds < 2:
+        return np.zeros(clients), 1.0
+    own, own_freedom = differences.var(axis=0, ddof=1), seeds - 1
+    common_freedom = PRIOR_FREEDOM if clients > 1 else 0
+    freedom = common_freedom + own_freedom
+    return (common_freedom * own.mean() + own_freedom * own) / freedom, freedom
 
-    if not error:
-        return PairedDifference(mean, mean, mean, 1.0 if not mean else 0.0)
-    low, high = mean - NORMAL * error, mean + NORMAL * error
-    return PairedDifference(mean, low, high, float(2 * ndtr(-abs(mean) / error)))
+
+def t_test(mean: float, variances: np.ndarray, freedoms: np.ndarray) -> PairedDifference:
+    """The 95 % interval and the p-value of a mean difference whose variance is the sum of independent `variances` [P],
+    known with `freedoms` [P], by Satterthwaite's rule.
+
+    >>> tuple(round(number, 2) for number in t_test(2.0, np.array([0.25]), np.array([10]))[:3])
+    (2.0, 0.89, 3.11)
+    """
+    from scipy.special import stdtr, stdtrit
+
+    variance = float(variances.sum())
+    if not variance:
+        return PairedDifference(mean, mean, mean, 1.0 if not mean else 0.0, 0.0)
+    freedom, error = variance**2 / float((variances**2 / freedoms).sum()), np.sqrt(variance)
+    margin = stdtrit(freedom, QUANTILE) * error
+    return PairedDifference(mean, mean - margin, mean + margin, float(2 * stdtr(freedom, -abs(mean) / error)), error)
 
 
 def _bootstrap_error(client: int, tables: list[tuple], metric: Metric, kind: str, test: bool) -> tuple[float, int]:

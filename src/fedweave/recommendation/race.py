@@ -1,8 +1,7 @@
-"""The race: successive halving over rounds, and paired elimination over seeds and clients, on validation rows alone.
+"""The race: successive halving over rounds, on validation rows alone.
 
 Successive halving (Jamieson and Talwalkar, AISTATS 2016): every rung trains fewer candidates for more rounds. Within a
-method the better half of its settings continues. A method continues if its best candidate is not shown to be worse than
-the best of all, and is in the better half.
+method the better half of its settings continues. A method continues if its best candidate is in the better half.
 """
 
 import math
@@ -20,17 +19,16 @@ from fedweave.comparison.progress import Callback
 from fedweave.errors import Diverged
 from fedweave.own_data.federation import Federation
 from fedweave.recommendation.candidates import CONTROLS, Candidate, build_plan
-from fedweave.results import statistics
 from fedweave.search.scores import choose_first
 
 SHARES = (0.25, 0.5)  # of the rounds; one for each rung
 SEEDS = (2000, 2001)  # of the race; the last comparison uses others
 EVALUATIONS = 10  # of a run in the race
-MIN_METHODS = 3  # that continue besides the controls, unless they are worse
+MIN_METHODS = 3  # that continue besides the controls
 # outcomes of a candidate
 GOES_ON = "goes on"
 DIVERGED, TRAFFIC = "diverged", "sends more than the budget"
-SETTINGS, WORSE, HALF = "other settings are better", "worse", "in the worse half"
+SETTINGS, HALF = "other settings are better", "in the worse half"
 COLUMNS = ["rung", "rounds", "method", "candidate", "settings", "validation", "seconds", "mib", "outcome"]
 
 
@@ -92,7 +90,7 @@ class Race:
         higher_is_better = study.runs[0].higher_is_better
         sent_bytes = {name: float(run.totals["bytes_up"] + run.totals["bytes_down"]) for name, run in runs.items()}
         too_much = {name for name, total in sent_bytes.items() if total / rounds * self.train["rounds"] > self.traffic}
-        outcome = outcomes(candidates, scores, means, higher_is_better, too_much)
+        outcome = outcomes(candidates, means, higher_is_better, too_much)
         if self.rates and number == len(SHARES):
             outcome |= dict.fromkeys(_find_other_rates(candidates, outcome, scores, means, higher_is_better), SETTINGS)
         by_name = {candidate.name: candidate for candidate in candidates}
@@ -133,11 +131,7 @@ def _find_other_rates(
 
 
 def outcomes(
-    candidates: Sequence[Candidate],
-    scores: Mapping[str, np.ndarray],
-    means: Mapping[str, float],
-    higher_is_better: bool,
-    too_much: set[str],
+    candidates: Sequence[Candidate], means: Mapping[str, float], higher_is_better: bool, too_much: set[str]
 ) -> dict[str, str]:
     """Candidate -> its outcome after a rung.
 
@@ -145,8 +139,7 @@ def outcomes(
     others are compared with them.
 
     Args:
-        scores: validation values [S, N] by candidate, with a column for each part; a diverged candidate has none.
-        means: their means.
+        means: validation scores by candidate; a diverged candidate has none.
         too_much: candidates that send more than the budget allows.
     """
     sign = 1.0 if higher_is_better else -1.0
@@ -162,30 +155,10 @@ def outcomes(
     if not best:
         return outcome
     ranked = sorted(best.values(), key=lambda candidate: -sign * means[candidate.name])
-    worse = _find_worse(ranked, scores, higher_is_better)
-    competitors = [candidate for candidate in ranked if not is_control[candidate.name] and candidate.name not in worse]
-    worse_half = {candidate.name for candidate in competitors[max(MIN_METHODS, math.ceil(len(competitors) / 2)) :]}
-    for candidate in ranked:
-        verdict = WORSE if candidate.name in worse else HALF if candidate.name in worse_half else ""
-        if verdict and not is_control[candidate.name]:
-            outcome |= {
-                other.name: verdict
-                for other in candidates
-                if other.entry == candidate.entry and outcome[other.name] == GOES_ON
-            }
+    competitors = [candidate for candidate in ranked if not is_control[candidate.name]]
+    worse_half = {candidate.entry for candidate in competitors[max(MIN_METHODS, math.ceil(len(competitors) / 2)) :]}
+    outcome |= {one.name: HALF for one in candidates if one.entry in worse_half and outcome[one.name] == GOES_ON}
     return outcome
-
-
-def _find_worse(ranked: Sequence[Candidate], scores: Mapping[str, np.ndarray], higher_is_better: bool) -> set[str]:
-    """Names of those that are worse than the first one, by the corrected test over seeds and clients."""
-    first, *others = ranked
-    shared = np.logical_and.reduce([np.isfinite(scores[candidate.name]).all(0) for candidate in ranked])
-    if not others or shared.sum() < 2:
-        return set()
-    values = {candidate.name: scores[candidate.name][:, shared] for candidate in ranked}
-    # The first one was chosen by these scores, so the correction is over all pairs.
-    tests = statistics.leader_comparisons(statistics.compare_all_pairs(values, higher_is_better), first.name)
-    return {test.other for test in tests if test.verdict == statistics.BETTER}
 
 
 def best_candidates(candidates: Sequence[Candidate], table: pd.DataFrame) -> list[Candidate]:

@@ -70,7 +70,8 @@ def recommend(
         traffic: bytes that a training of all rounds may send, such as "200MB"; methods above it drop out.
         model, head, adapter, metric, margin, train: as in `compare`.
         rounds: of a full training.
-        seeds: repetitions of the last comparison; with one there is no verdict on methods, and Local is recommended.
+        seeds: repetitions of the last comparison; with one or two there is no verdict on methods, and Local is
+            recommended.
         settings: candidates of each method. None: five learning rates, unless `lr` is given. A number: the declared
             settings, and others that Optuna draws; 1: no search.
         out: folder for the results; default: one that goes with the returned object. A second call with the same folder
@@ -206,7 +207,8 @@ class Recommender:
             )
             if self.request.margin is not None:
                 comparison = comparison.with_margin(self.request.margin)
-            answer = answers.answer(comparison, trained, self._local_entry)
+            entered = len(self.request.entries) + len(self.request.contestants)
+            answer = answers.answer(comparison, trained, self._local_entry, entered)
             selected = next(candidate for candidate in trained if candidate.name == answer.method)
             self._print_line(f"learning curve of {answer.method}: a half and a quarter of the training rows")
             run = comparison.runs[answer.method]

@@ -189,7 +189,8 @@ def _difference(test: Mapping[str, Any], row: Mapping[str, Any]) -> str:
 
 
 def _clients(row: Mapping[str, Any]) -> str:
-    """How many clients gain and lose; empty where clients are not the same in every split."""
+    """How many clients score better and worse, untested; empty where clients are not the same in every split."""
     if not np.isfinite(row["gain"]):
         return ""
-    return f"; {int(row['gain'])} of {format_count(int(row['clients']), 'client')} gain, {int(row['loss'])} lose"
+    clients = format_count(int(row["clients"]), "client")
+    return f"; {int(row['gain'])} of {clients} score better, {int(row['loss'])} worse"

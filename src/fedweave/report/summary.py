@@ -36,11 +36,12 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     unjudged, leaders = _leaders(study, tables, [*parts], reasons)
     first = [*rule_sentences, *unjudged, *warnings, *leaders, *notes, *upper_bound(study, tables)]
     is_warning = bool(control_sentences or reasons) or leader_below_rule
+    under_trained = _under_trained(study, tables, parts)
     return [
-        *_under_trained(study, tables, parts),
+        *_under_trained_line(under_trained, len(parts)),
         SummaryLine("Who leads", _order_by_task(first, [*parts]), is_warning),
         *_unequal_rounds(study),
-        SummaryLine("Against Local", tuple(_local_sentences(parts, reasons))),
+        SummaryLine("Against Local", tuple(_local_sentences(parts, reasons, under_trained))),
         *_deployments(study, tables, [*parts]),
         *graph_lines(study, tables),
         SummaryLine("Tuning", _tuning(study)),
@@ -48,15 +49,20 @@ def summary(study: Study, tables: Tables) -> list[SummaryLine]:
     ]
 
 
-def _under_trained(study: Study, tables: Tables, parts: Mapping[str, pd.DataFrame]) -> list[SummaryLine]:
-    """A warning where Local itself is under-trained, so that nothing is known of what collaboration adds."""
+def _under_trained(study: Study, tables: Tables, parts: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """Task whose Local is under-trained -> why."""
     reasons = {}
     for task, part in parts.items():
         controls = tables.controls[tables.controls["task"] == task]
         if why := answers.explain_under_training(part, controls, study.margin(str(part["metric"].iloc[0]))):
             reasons[task] = why
-    if len(parts) > MOST_TASKS:
-        sentences = [f"{answers.UNDER_TRAINED} on {len(reasons)} of {len(parts)} tasks."] if reasons else []
+    return reasons
+
+
+def _under_trained_line(reasons: Mapping[str, str], tasks: int) -> list[SummaryLine]:
+    """A warning where Local itself is under-trained, so that nothing is known of what collaboration adds."""
+    if tasks > MOST_TASKS:
+        sentences = [f"{answers.UNDER_TRAINED} on {len(reasons)} of {tasks} tasks."] if reasons else []
     else:
         sentences = [f"{task}: no statement about collaboration: {why}." for task, why in reasons.items()]
     return [SummaryLine("Under-trained", tuple(sentences), True)] if sentences else []
@@ -169,7 +175,9 @@ def _unequal_rounds(study: Study) -> list[SummaryLine]:
     return [SummaryLine("Unequal budgets", tuple(sentences), True)] if sentences else []
 
 
-def _local_sentences(parts: Mapping[str, pd.DataFrame], reasons: Mapping[str, str]) -> Iterator[str]:
+def _local_sentences(
+    parts: Mapping[str, pd.DataFrame], reasons: Mapping[str, str], under_trained: Mapping[str, str]
+) -> Iterator[str]:
     measured = {task: part for task, part in parts.items() if part["gain"].notna().any() or part["vs_local"].any()}
     if not measured:
         ran = any("Local" in set(part["method"]) for part in parts.values())
@@ -180,34 +188,38 @@ def _local_sentences(parts: Mapping[str, pd.DataFrame], reasons: Mapping[str, st
         counts = ", ".join(f"{words.count(word)} {word}" for word in ("worse", "equivalent", "open"))
         yield f"Better than Local: {words.count('better')} of {format_count(len(words), 'run')}; {counts}."
     else:
-        yield from (_gain(task, part, reasons.get(task, "no verdict")) for task, part in measured.items())
+        for task, part in measured.items():
+            yield _gain(task, part, reasons.get(task, "no verdict"), task in under_trained)
 
 
-def _gain(task: str, board: pd.DataFrame, reason: str) -> str:
-    """How many methods are better than Local, and how many clients the best one helps and hurts.
+def _gain(task: str, board: pd.DataFrame, reason: str, under_trained: bool) -> str:
+    """How many methods are better than Local, and how many clients the first of them helps and hurts.
 
     Args:
         reason: what to say where there is no verdict.
+        under_trained: whether Local is, so that a gain over it may be one over bad training.
     """
     words = [word for word in board["vs_local"] if word]
     better = words.count("better")
     methods, verb = format_count(len(words), "method"), "is" if 1 in (better, len(words)) else "are"
     counts = [f"{better} of {methods} {verb} better than Local" if words else reason]
     counts += [f"{words.count(word)} {word}" for word in ("worse", "equivalent", "open") if word in words]
+    counts += ["but Local is under-trained"] if better and under_trained else []
     return f"{task}: {', '.join(counts)}{_client_counts(board[board['gain'].notna()])}."
 
 
 def _client_counts(measured: pd.DataFrame) -> str:
-    """The clients that the best method helps and hurts, by their mean over seeds; empty for a task of several
-    splits.
+    """The clients that a method helps and hurts, by their mean over seeds: the first one that is better than Local,
+    else the first one; empty for a task of several splits.
     """
     if measured.empty:
         return ""
-    best = measured.iloc[0]
+    better = measured[measured["vs_local"] == "better"]
+    best = (measured if better.empty else better).iloc[0]
     clients = format_count(int(best["clients"]), "client")
-    helped = f"{best['method']}: gain for {int(best['gain'])} of {clients}, loss for {int(best['loss'])}"
+    helped = f"{best['method']}: better scores for {int(best['gain'])} of {clients}, worse for {int(best['loss'])}"
     worst = measured.loc[measured["loss"].idxmax()]
-    most = f"; most losses: {worst['method']}, {int(worst['loss'])}" if worst["loss"] > best["loss"] else ""
+    most = f"; most that are worse: {worst['method']}, {int(worst['loss'])}" if worst["loss"] > best["loss"] else ""
     return f"; {helped}{most}"
 
 

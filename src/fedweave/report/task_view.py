@@ -20,7 +20,14 @@ from fedweave.results.gains import client_differences
 from fedweave.results.marks import CONTROLS, REFERENCES, SYMBOLS, assign_marks, control_tests, outcome
 from fedweave.results.nonfinite import client_notes
 from fedweave.results.ranking import Ranking
-from fedweave.results.verdicts import ONE_SEED, describe_fixed, describe_test, join_names, reason_without_power, verdict
+from fedweave.results.verdicts import (
+    NO_VERDICT,
+    describe_fixed,
+    describe_test,
+    join_names,
+    reason_without_power,
+    verdict,
+)
 
 BOLD = 3  # best methods that figures draw in colour, in addition to the controls
 WIDE = 30  # with more clients, a collaboration graph takes the whole width
@@ -160,7 +167,9 @@ def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[st
     notes += _incidents(runs)
     notes += filter(None, (describe_fixed(_task_rows(tables.significance, runs[0].task)),))
     if no_power := reason_without_power(runs, tables.clients):
-        notes.append(no_power.removeprefix(f"{ONE_SEED} "))  # the verdict says so
+        for words in NO_VERDICT.values():
+            no_power = no_power.removeprefix(f"{words} ")  # the verdict says so
+        notes.append(no_power)
     elif runs[0].evaluations["seed"].nunique() == 1:
         notes.append("One seed only: nothing is known about the spread over seeds.")
     return notes
@@ -216,6 +225,7 @@ def _ranks(ranks: pd.DataFrame, task: str, blocks: str) -> PageFigure | None:
         return None
     caption = "1 is best; a thick bar joins methods whose ranks differ by less than Nemenyi's critical difference."
     facts = f"Average over {ranked.tasks} {blocks}, Friedman p = {ranked.p:.2g}."
+    facts += "" if blocks == "splits" else " Seeds are averaged: it says nothing of models that other seeds would give."
     return PageFigure(f"Ranks over {blocks}", plots.critical_difference(ranked), f"{caption} {facts}")
 
 

@@ -54,12 +54,17 @@ class JointDistribution:
     @cached_property
     def _null_statistics(self) -> NDArray[np.float32]:
         """Normalised t of every pair as if no method differed [B, K]; single precision, as 1000 pairs take 40 MB."""
-        signs = _draws(self.draws, self.model.clients, self.model.methods, self.model.seeds, self.model.freedom)[0]
+        signs = self._numbers[0]
         null = np.empty((len(signs), len(self.model.pairs)), dtype=np.float32)
         for start in range(0, len(signs), BLOCK):
             part = slice(start, start + BLOCK)
             null[part] = self._normalise(self._draw(part))
         return null
+
+    @property
+    def _numbers(self) -> tuple[Floats, Floats, Floats, NDArray[np.float32]]:
+        model = self.model
+        return _draws(self.draws, model.clients, len(model.scores), model.seeds, model.freedom, model.prior_known)
 
     def _normalise(self, statistic: Floats) -> Floats:
         """Student's t [..., K] on the scale of a normal variable, by Wallace (1959); monotone in t.
@@ -75,9 +80,7 @@ class JointDistribution:
         """The rows `part` of `_null_statistics`."""
         model = self.model
         first, second = model.pairs.T
-        signs, pool, normals, chi_squared = (
-            numbers[part] for numbers in _draws(self.draws, model.clients, model.methods, model.seeds, model.freedom)
-        )
+        signs, pool, normals, chi_squared = (numbers[part] for numbers in self._numbers)
         cells = model.seeds * model.clients
         means = signs @ model.scores.T / model.clients
         mean = means[:, first] - means[:, second]
@@ -94,7 +97,7 @@ class JointDistribution:
 
 @lru_cache(maxsize=2)
 def _draws(
-    draws: int, clients: int, methods: int, seeds: int, freedom: int
+    draws: int, clients: int, methods: int, seeds: int, freedom: int, prior_known: int
 ) -> tuple[Floats, Floats, Floats, NDArray[np.float32]]:
     """Random numbers of B draws, the same for all tasks of one size.
 
@@ -110,8 +113,8 @@ def _draws(
     else:
         signs = generator.choice([-1.0, 1.0], size=(draws, clients))
         signs[0] = 1.0  # the observed signs
-    count, pool_freedom = len(signs), max(1, (methods - 1) * (seeds - 1))
-    pool = pool_freedom / generator.chisquare(pool_freedom, size=(count, 1))
+    count = len(signs)
+    pool = prior_known / generator.chisquare(prior_known, size=(count, 1))
     normals = generator.standard_normal((count, methods))
     # The differences of so many virtual seeds between independent methods.
     virtual = generator.standard_normal((count, methods, max(1, freedom)), dtype=np.float32)

@@ -33,6 +33,7 @@ def reason_without_verdict(over: str, units: str = "clients") -> str:
     """
     reasons = {
         statistics.ONE_SEED: "one seed",
+        statistics.TWO_SEEDS: "two seeds",
         statistics.FEW_CLIENTS: f"fewer than {statistics.LEAST_CLIENTS} {units}",
         statistics.NOT_COMPARED: "scores are missing",
     }
@@ -50,7 +51,7 @@ def assign_marks(board: pd.DataFrame, significance: pd.DataFrame) -> dict[str, s
 
     "best": leads, and is better than all others. "lead": leads, but is not shown to be better than all.
     "equivalent": as good as the leader, within the margin. "open": neither is shown. "behind": worse than the leader.
-    "no verdict": none is possible, as with one seed. "diverged": no finite score. "alone": nothing to compare with.
+    "no verdict": none is possible, as with two seeds. "diverged": no finite score. "alone": nothing to compare with.
     "graph control": a method with another graph than the one it learns, which cannot lead.
     """
     tests = significance[significance["family"] == "leader"]

@@ -4,8 +4,8 @@ The difference of two methods with seed s on client c is δ + A_s + B_c + E_sc. 
 clients, so the mean over S seeds and N clients has the variance σ_A² / S + σ_B² / N + σ_E² / (S N): that of a linear
 mixed model, as in the quasi-F test of Clark, "The language-as-fixed-effect fallacy" (1973).
 
-Two or three seeds say little about σ_A. The methods of a task say more together: the mean square between seeds of each
-pair is moderated by those of all pairs, as in Smyth, "Linear models and empirical Bayes methods" (2004).
+Few seeds say little about σ_A. The methods of a task say more together: the mean square between seeds of each pair is
+moderated by those of all pairs, as in Smyth, "Linear models and empirical Bayes methods" (2004), with fixed weights.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 ROUNDING = 4 * 2.0**-23  # of scores, relative to the largest one; they are computed in float32
-# The most degrees of freedom that all pairs together may add to those of a pair. Some methods vary many times as much
-# between seeds as others, and two or three seeds may hide it: with more, such a method makes false claims in more than
-# 5 % of studies, also where all other methods are alike (docs/comparison.md).
-MOST_PRIOR_FREEDOM = 4.0
+# The degrees of freedom that all pairs together add to those of a pair. Some methods vary up to twenty times as much
+# between seeds as others, and three seeds may hide it: with more than one, such a method makes false claims in more
+# than 5 % of studies, also where all other methods are alike (docs/comparison.md).
+PRIOR_FREEDOM = 1
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class PairedModel:
         between_seeds: mean square between seeds, moderated, with `freedom` degrees of freedom [K].
         own_between_seeds: the same without moderation, with S − 1 degrees of freedom [K].
         rest: mean square of single cells, with (S − 1) (N − 1) degrees of freedom [K].
-        prior_freedom: d₀, the degrees of freedom that all pairs together add to those of one.
+        prior_freedom: d₀, the degrees of freedom that all pairs together add to those of one; 0 for a single pair.
         prior_between_seeds: s₀², the mean square between seeds of all pairs.
-        methods: M, how many methods `prior_between_seeds` is of.
+        sources: of how many methods `prior_between_seeds` is, those that share a training counted once.
         varies: whether the scores of one of the two methods depend on the seed [K].
         equal: whether no score of the two methods differs by more than rounding [K].
     """
@@ -52,16 +52,21 @@ class PairedModel:
     between_seeds: Floats
     own_between_seeds: Floats
     rest: Floats
-    prior_freedom: float
+    prior_freedom: int
     prior_between_seeds: float
-    methods: int
+    sources: int
     varies: NDArray[np.bool_]
     equal: NDArray[np.bool_]
 
     @property
     def freedom(self) -> int:
         """Degrees of freedom of a moderated mean square between seeds."""
-        return max(1, round(self.prior_freedom) + self.seeds - 1)
+        return max(1, self.prior_freedom + self.seeds - 1)
+
+    @property
+    def prior_known(self) -> int:
+        """Degrees of freedom of `prior_between_seeds`."""
+        return max(1, (self.sources - 1) * (self.seeds - 1))
 
     @property
     def seed_excess(self) -> Floats:
@@ -95,12 +100,12 @@ class PairedModel:
     def error_freedom(self) -> Floats:
         """Degrees of freedom of `error`, by Satterthwaite's rule, but no fewer than those of its parts [K].
 
-        The common mean square s₀² is itself known with (M − 1) (S − 1) degrees of freedom only. Where the rest that is
+        The common mean square s₀² is itself known with `prior_known` degrees of freedom only. Where the rest that is
         subtracted is nearly as large as the mean square between seeds, the rule alone gives less than one degree.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             common = self.prior_freedom * self.prior_between_seeds / (self.freedom * self.between_seeds)
-            per_seed = 1 / self.freedom + common**2 / max(1, (self.methods - 1) * (self.seeds - 1))
+            per_seed = 1 / self.freedom + common**2 / self.prior_known
             per_cell = 1 / max(1, (self.seeds - 1) * (self.clients - 1))
             spread = self.between_clients**2 / (self.clients - 1)
             has_excess = self.seed_excess > 0
@@ -129,7 +134,7 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     Args:
         pairs: [K, 2].
     """
-    methods, seeds, clients = values.shape
+    _, seeds, clients = values.shape
     rounding = ROUNDING * np.abs(values).max(initial=0.0)
     depends_on_seed = np.ptp(values, axis=1).max(axis=1) > rounding
     scores = values.mean(1)
@@ -141,12 +146,9 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     every_square, every_rest = _seed_squares(values)
     own, rest = every_square[first, second], every_rest[first, second]
     squares = (seeds - 1) * own + (clients - 1) * (between_clients + (seeds - 1) * rest) + seeds * clients * mean**2
-    everywhere = np.triu_indices(methods, 1)
-    pool = every_square[everywhere][depends_on_seed[everywhere[0]] | depends_on_seed[everywhere[1]]]
-    prior = prior_freedom = 0.0
-    if seeds > 1 and len(pool):
-        prior, prior_freedom = float(pool.mean()), estimate_prior_freedom(pool, seeds - 1)
-    weight = round(prior_freedom)
+    sources = find_sources(values, rounding)
+    pool = every_square[np.ix_(sources, sources)][np.triu_indices(len(sources), 1)]
+    weight, prior = (PRIOR_FREEDOM, float(pool.mean())) if len(pool) > 1 else (0, 0.0)
     moderated = (weight * prior + (seeds - 1) * own) / (weight + seeds - 1) if seeds > 1 else own
     return PairedModel(
         scores,
@@ -158,12 +160,26 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
         np.where(varies, moderated, 0.0),
         own,
         rest,
-        float(weight),
+        weight,
         prior,
-        methods,
+        len(sources),
         varies,
         squares <= seeds * clients * rounding**2,
     )
+
+
+def find_sources(values: Floats, rounding: float) -> list[int]:
+    """Of the methods in `values` [M, S, N], the first one of each that differ in what seeds do to them.
+
+    Seeds do nothing to methods without randomness, and the same to methods that share a training. The pairs of all of
+    these with another method have one mean square between seeds, and many equal ones say no more than one.
+    """
+    of_seeds = values - values.mean(1, keepdims=True)
+    sources: list[int] = []
+    for method, effects in enumerate(of_seeds):
+        if not any(np.abs(effects - of_seeds[source]).max(initial=0.0) <= rounding for source in sources):
+            sources.append(method)
+    return sources
 
 
 def _seed_squares(values: Floats) -> tuple[Floats, Floats]:
@@ -181,33 +197,3 @@ def _seed_squares(values: Floats) -> tuple[Floats, Floats]:
     rest = np.maximum(own[:, None] + own - 2 * products, 0.0)
     between = clients * ((of_seeds[:, None] - of_seeds) ** 2).sum(2)
     return between / (seeds - 1), rest / ((seeds - 1) * max(1, clients - 1))
-
-
-def estimate_prior_freedom(squares: Floats, freedom: int) -> float:
-    """d₀ of Smyth (2004), from the spread of log mean squares [K] of `freedom` degrees of freedom each.
-
-    Squares that spread no more than by chance give the largest value; fewer than two say nothing: 0.
-    """
-    from scipy.special import polygamma
-
-    positive = squares[squares > 0]
-    if len(positive) < 2:
-        return 0.0
-    excess = float(np.log(positive).var(ddof=1) - polygamma(1, freedom / 2))
-    if excess <= 0:
-        return MOST_PRIOR_FREEDOM
-    return min(2 * _inverse_trigamma(excess), MOST_PRIOR_FREEDOM)
-
-
-def _inverse_trigamma(value: float) -> float:
-    """x with ψ′(x) = value, by Newton's method on 1 / ψ′ (Smyth, 2004, appendix)."""
-    from scipy.special import polygamma
-
-    x = 0.5 + 1 / value
-    for _ in range(50):
-        trigamma = float(polygamma(1, x))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, x))
-        x += step
-        if -step / x < 1e-8:
-            break
-    return x

@@ -2,8 +2,8 @@
 
 The joint distribution of all pairs corrects. It is drawn as if variances between seeds were hardly known, and may then
 correct by more than the number of tests. Holm's procedure assumes nothing of how pairs depend on each other, so no
-correction need be larger than its own. It needs a p that holds alone. That of two seeds does not: they say so little
-about the variance between seeds that one number of degrees of freedom cannot stand for it.
+correction need be larger than its own. It needs a p that holds alone. That of two methods does not, nor that of one
+beside copies of another: no other pair tells how much they vary between seeds.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from fedweave.results.joint_distribution import DRAWS, JointDistribution
 from fedweave.results.paired_model import Floats, PairedModel, ratio
 
 LEAST_CLIENTS = 6  # with fewer, not even agreement of all clients has a p below 0.05
-LEAST_SEEDS_OF_HOLM = 3
+LEAST_SEEDS = 3  # two say so little about the variance between seeds that nearly every comparison would be open
 MOST_SEEDS = 100  # further seeds are not proposed
 
 
@@ -28,10 +28,12 @@ class PairedTests:
     Attributes:
         model: of the pairs.
         draws: of the joint distribution; fewer than `DRAWS` in simulations alone.
+        chosen_from: of how many pairs those of the model were chosen by earlier scores of the same clients; 0: of none.
     """
 
     model: PairedModel
     draws: int = DRAWS
+    chosen_from: int = 0
 
     @cached_property
     def p(self) -> Floats:
@@ -80,7 +82,9 @@ class PairedTests:
     def _adjust(self, statistic: Floats, signs: Floats, p: Floats) -> Floats:
         """Corrected p [K] of the tests with `statistic` and, alone, `p`; signs as of `JointDistribution.adjust`."""
         adjusted = self._joint.adjust(statistic, signs)
-        return np.minimum(adjusted, holm.adjust(p)) if self.model.seeds >= LEAST_SEEDS_OF_HOLM else adjusted
+        holds_alone = self.model.seeds >= LEAST_SEEDS and self.model.sources != 2
+        adjusted = np.minimum(adjusted, holm.adjust(p)) if holds_alone else adjusted
+        return np.minimum(adjusted * max(1.0, self.chosen_from / len(p)), 1.0)
 
     @cached_property
     def _joint(self) -> JointDistribution:
@@ -94,6 +98,6 @@ class PairedTests:
         counts = np.arange(self.model.seeds + 1, MOST_SEEDS + 1, dtype=np.float64)
         size = np.abs(self.model.mean)
         statistic = np.maximum(size, margins - size) / np.maximum(self.model.error_with(counts), 1e-300)
-        reached = 2 * self._one_sided(statistic) < ALPHA / len(size)
+        reached = 2 * self._one_sided(statistic) < ALPHA / max(len(size), self.chosen_from)
         first = np.append(counts, np.nan)[np.where(reached.any(0), reached.argmax(0), len(counts))]
         return np.where(self.model.varies, first, np.nan)

@@ -16,6 +16,7 @@ from fedweave.results.server_records import Graphs, graphs_by_seed
 OF_RUN = ("run", "task", "dataset", "setting", "method")
 COLUMNS = [*OF_RUN, "quantity", "part", "stage", "round", "value", "std", "seeds", "printed", "table"]
 WEIGHTS = ("collab_weight_self", "collab_weight_similar", "collab_weight_other")
+STAGES = ("first", "prior", "middle", "final")  # of a training, where weights are printed
 CLIENT_ROUNDS = 750  # number of client updates behind the printed traffic of pFedLA's Table 3
 MIB = 2.0**20
 
@@ -69,7 +70,7 @@ def _weights(run: Run, selected: pd.DataFrame, stored: Mapping[int, Graphs]) -> 
         if graph is None or graph.group is None:
             return
         final = _final_round(run, part)
-        for stage, round in {"first": 1, "prior": final // 6, "middle": final // 2, "final": final}.items():
+        for stage, round in zip(STAGES, (1, final // 6, final // 2, final), strict=True):
             index = graph.index_at(round)
             rounds.setdefault(stage, []).append(graph.rounds[index])
             for name, shares in _shares(graph.weights[index], graph.group).items():

@@ -15,16 +15,17 @@ from fedweave.metrics import Margin
 from fedweave.results import paired_model
 from fedweave.results.formats import ALPHA
 from fedweave.results.joint_distribution import DRAWS
-from fedweave.results.paired_tests import LEAST_CLIENTS, PairedTests
+from fedweave.results.paired_tests import LEAST_CLIENTS, LEAST_SEEDS, PairedTests
 from fedweave.results.repetitions import interval
 
 BETTER, WORSE, EQUIVALENT, OPEN = "better", "worse", "equivalent", "open"
 OPPOSITE = {BETTER: WORSE, WORSE: BETTER}
 # What a comparison is over.
-SEEDS_AND_CLIENTS, CLIENTS, ONE_SEED, FEW_CLIENTS, NOT_COMPARED = (
+SEEDS_AND_CLIENTS, CLIENTS, ONE_SEED, TWO_SEEDS, FEW_CLIENTS, NOT_COMPARED = (
     "seeds and clients",
     "clients",
     "one seed",
+    "two seeds",
     "too few clients",
     "no common scores",
 )
@@ -43,7 +44,7 @@ class TestedPair:
         p_equivalent: of the claim that the difference is within the margin, corrected alike.
         verdict: "better", "worse" or "equivalent" for `method`, "open" if nothing is shown, "" if nothing can be.
         over: "seeds and clients"; "clients" where neither method depends on the seed, or both are fixed models; or why
-            there is no verdict: "one seed", "too few clients", "no common scores".
+            there is no verdict: "one seed", "two seeds", "too few clients", "no common scores".
         seeds_needed: how many seeds would decide an open comparison at the variance seen; NaN if seeds alone would not.
     """
 
@@ -85,6 +86,7 @@ def compare_pairs(
     margin: Margin | None = None,
     fixed: bool = False,
     draws: int = DRAWS,
+    chosen_from: int = 0,
 ) -> list[TestedPair]:
     """Compare `pairs` of methods, corrected over all of them.
 
@@ -97,6 +99,8 @@ def compare_pairs(
         fixed: the models are given, and no others will be trained: scores are averaged over seeds, and clients alone
             vary.
         draws: of the joint distribution.
+        chosen_from: of how many pairs earlier scores of the same clients chose `pairs`, if of more. Clients that suit a
+            method by chance suited it then, too, so that the correction is for all of these.
 
     Raises:
         BadInput: methods with different numbers of clients.
@@ -110,7 +114,13 @@ def compare_pairs(
     comparable = _find_comparable(arrays)
     tested = [pair for pair in pairs if {*pair} <= {*comparable}]
     margin = margin or Margin()
-    found = _test(arrays, comparable, tested, higher_is_better, margin, fixed, draws) if tested else {}
+    found: dict[tuple[str, str], TestedPair] = {}
+    if tested:
+        numbers = {name: number for number, name in enumerate(comparable)}
+        stacked = np.stack([arrays[name] for name in comparable])
+        model = paired_model.fit(stacked, np.array([[numbers[a], numbers[b]] for a, b in tested]))
+        test = PairedTests(model, draws, chosen_from)
+        found = _test(test, stacked.mean((1, 2)), tested, higher_is_better, margin, fixed)
     return [found.get(pair) or _describe_untested(arrays, *pair, margin) for pair in pairs]
 
 
@@ -123,26 +133,24 @@ def _find_comparable(arrays: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def _test(
-    arrays: Mapping[str, np.ndarray],
-    names: Sequence[str],
+    test: PairedTests,
+    means: np.ndarray,
     pairs: Sequence[tuple[str, str]],
     higher_is_better: bool,
     margin: Margin,
     fixed: bool,
-    draws: int,
 ) -> dict[tuple[str, str], TestedPair]:
-    """The tests of `pairs` of the comparable methods `names`."""
-    numbers = {name: number for number, name in enumerate(names)}
-    stacked = np.stack([arrays[name] for name in names])
-    test = PairedTests(paired_model.fit(stacked, np.array([[numbers[a], numbers[b]] for a, b in pairs])), draws)
-    model, means = test.model, stacked.mean((1, 2))
+    """The tests of `pairs` of methods with these `means` [M]."""
+    model = test.model
     margins = np.array([margin.of(means[a], means[b]) for a, b in model.pairs])
     over = _describe_basis(model, fixed)
     low, high = test.interval
-    decides = model.clients >= LEAST_CLIENTS and (model.seeds > 1 or fixed)
-    p_adjusted = test.p_adjusted if decides else np.full(len(pairs), np.nan)
-    p_equivalent = test.p_equivalent(margins) if decides else np.full(len(pairs), np.nan)
-    needed = test.seeds_needed(margins) if decides else np.full(len(pairs), np.nan)
+    decides = np.isin(over, (SEEDS_AND_CLIENTS, CLIENTS))
+    p_adjusted, p_equivalent, needed = np.full((3, len(pairs)), np.nan)
+    if decides.any():
+        p_adjusted, p_equivalent, needed = np.where(
+            decides, (test.p_adjusted, test.p_equivalent(margins), test.seeds_needed(margins)), np.nan
+        )
     verdicts = [
         _verdict(difference if higher_is_better else -difference, *p)
         for difference, *p in zip(model.mean, p_adjusted, p_equivalent, strict=True)
@@ -164,7 +172,8 @@ def _describe_basis(model: paired_model.PairedModel, fixed: bool) -> list[str]:
         return [CLIENTS] * len(model.pairs)
     if model.seeds < 2:
         return [ONE_SEED] * len(model.pairs)
-    return [SEEDS_AND_CLIENTS if varies else CLIENTS for varies in model.varies]
+    of_seeds = SEEDS_AND_CLIENTS if model.seeds >= LEAST_SEEDS else TWO_SEEDS
+    return [of_seeds if varies else CLIENTS for varies in model.varies]
 
 
 def _verdict(gain: float, p_adjusted: float, p_equivalent: float) -> str:

@@ -15,7 +15,7 @@ from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.tables import Tables
 
 SEEDS_TEST = "over seeds and clients"
-ONE_SEED = "One seed: no verdict."
+NO_VERDICT = {1: "One seed: no verdict.", 2: "Two seeds: no verdict."}  # by the number of seeds
 SPLITS_TEST = "test over splits, seeds and clients"
 
 MOST_NAMES = 6  # most names in a sentence
@@ -77,7 +77,7 @@ def short_reason(runs: Sequence[Run], tests: pd.DataFrame) -> str:
         tests: of the task.
     """
     over = {*tests["over"]} - {statistics.NOT_COMPARED}
-    by_design = over in ({statistics.ONE_SEED}, {statistics.FEW_CLIENTS})
+    by_design = over in ({statistics.ONE_SEED}, {statistics.TWO_SEEDS}, {statistics.FEW_CLIENTS})
     return reason_without_verdict(over.pop(), parts.name_parts(runs)) if by_design else ""
 
 
@@ -104,17 +104,20 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
     if len(runs) < 2:
         return ""
     rows = table[table["run"].isin([run.name for run in runs])]
-    if rows.groupby("run")["seed"].nunique().max() < 2:
-        known = "How much the scores vary between seeds is not known; intervals are over clients alone."
-        return f"{ONE_SEED} {known} It takes 2 seeds or more."
     numbers, clients = parts.part_numbers(runs), parts.common_clients(runs, rows)
-    columns = len({numbers[client] if numbers else client for client in clients})
-    if columns >= statistics.LEAST_CLIENTS:
+    columns, counted = len({numbers[client] if numbers else client for client in clients}), describe_parts(runs, table)
+    if columns < statistics.LEAST_CLIENTS:
+        these = f"{columns} of these" if counted else format_count(columns, "client")
+        why, least = f"even if all agree, p is {2.0 ** (1 - columns):.2g} or more", statistics.LEAST_CLIENTS
+        return f"{counted} With {these} there is no verdict: {why}. It takes {least} or more.".lstrip()
+    seeds = rows.groupby("run")["seed"].nunique().max()
+    if seeds >= statistics.LEAST_SEEDS:
         return ""
-    counted = describe_parts(runs, table)
-    these = f"{columns} of these" if counted else format_count(columns, "client")
-    why = f"even if all agree, p is {2.0 ** (1 - columns):.2g} or more"
-    return f"{counted} With {these} there is no verdict: {why}. It takes {statistics.LEAST_CLIENTS} or more.".lstrip()
+    known = {
+        1: "How much the scores vary between seeds is not known; intervals are over clients alone.",
+        2: "They say too little of how much the scores vary between seeds.",
+    }
+    return f"{NO_VERDICT[seeds]} {known[seeds]} It takes {statistics.LEAST_SEEDS} seeds or more. {counted}".rstrip()
 
 
 def describe_parts(runs: Sequence[Run], table: pd.DataFrame) -> str:
