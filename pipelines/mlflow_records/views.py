@@ -18,7 +18,7 @@ The methods on each task, best first: {links}.
 `kind` says what a run is: `method` (a method on a task, all seeds), `seed`, `tuning`, `trial`, `ablation`, `variant`,
 `leaky` (a method that trains on test rows). `verdict` is against the leader: `best` (better than all others), `lead`,
 `equivalent` (within the margin), `open` (neither a difference nor equivalence is shown), `behind`, `no verdict` (as
-with one seed), or the reason why a run has no rank (`not federated`, `trained on test rows`).
+with two seeds), or the reason why a run has no rank (`not federated`, `trained on test rows`).
 `pre` is the score of the models as received, `post` after local training; a method's score is one of the two: {scores}.
 `std` is over seeds, `worst10` the mean of the worst tenth of the clients. `bytes` (in both directions) and `seconds` of
 training are those of one seed.

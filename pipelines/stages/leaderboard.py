@@ -67,7 +67,7 @@ LEGEND = (
     (
         ("equivalent", "open", "behind"),
         "before the mean, against the leader (corrected over all pairs): ≈ equivalent (margin: {margins}), "
-        f"? open ({NOTHING_SHOWN}), no mark: worse",
+        f"? open ({NOTHING_SHOWN}), no mark: worse, or no verdict",
     ),
     (
         (results.RULE,),

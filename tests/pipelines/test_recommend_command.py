@@ -57,7 +57,7 @@ def test_a_client_that_keeps_to_local_training_is_predicted_by_it(
         tables.append(pd.DataFrame(x).add_prefix("x").assign(site=f"s{i}", label=label, part=parts))
     table, file, out = pd.concat(tables), tmp_path / "rows.csv", tmp_path / "out"
     table.to_csv(file, index=False)
-    options = {"methods": ["fedavg", "fedavg_ft"], "rounds": 40, "seeds": 2, "points": 1, "model": "linear"}
+    options = {"methods": ["fedavg", "fedavg_ft"], "rounds": 40, "seeds": 3, "points": 1, "model": "linear"}
     recommend.recommend(
         file, client="site", label="label", split="part", out=out, settings=["lr=0.5"], budget="none", **options
     )

@@ -61,7 +61,7 @@ def test_a_recommendation_says_who_would_choose_what(tmp_path) -> None:
     x = draws.normal(size=(2400, 4)).astype(np.float32)
     y = (x.sum(1) + draws.normal(0, 2, 2400) > 0).astype(int) ^ (owner >= 10)
     federation = fw.Federation.from_arrays(x, y, client=owner)
-    options = {"rounds": 40, "seeds": 3, "settings": 3, "budget": None, "model": "linear"}
+    options = {"rounds": 40, "settings": 3, "budget": None, "model": "linear"}
     advice = fw.recommend(federation, methods=["fedavg"], out=tmp_path / "out", **options)
     own = {*advice.choices, *advice.local_clients}
     assert advice.method == "local" or {str(name) for name in own} >= {"10", "11"}, str(advice)

@@ -130,6 +130,16 @@ def test_an_open_comparison_names_the_seeds_that_would_decide(rng: np.random.Gen
         assert all(c.seeds_needed > 5 for c in opens if decides)
 
 
+def test_two_seeds_have_no_verdict(rng: np.random.Generator) -> None:
+    """Also between methods without randomness, so that a board has one reason."""
+    scores = Cell(0.2, 2, 20, 4).study(rng)
+    scores[2:] = scores[2:].mean(1, keepdims=True)
+    scores[0] += 50.0
+    tests = statistics.compare_all_pairs(dict(zip("abcd", scores, strict=True)), True, Margin(points=1.0))
+    assert {(test.verdict, test.over) for test in tests} == {("", "two seeds")}
+    assert np.isnan([(test.p_adjusted, test.p_equivalent, test.seeds_needed) for test in tests]).all()
+
+
 def test_a_diverged_method_changes_no_other_verdict(rng: np.random.Generator) -> None:
     scores = Cell(0.2, 3, 10, 4).study(rng)
     values = dict(zip("abcd", scores, strict=True))

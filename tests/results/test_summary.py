@@ -315,7 +315,7 @@ def test_only_visible_columns_are_explained(
     assert "mean over clients, std over seeds" in text
     assert "one test decides, over seeds and clients" in text
     assert "behind" in {*tables.board["mark"]}
-    assert f"? open ({marks.NOTHING_SHOWN}), no mark: worse" in text
+    assert f"? open ({marks.NOTHING_SHOWN}), no mark: worse, or no verdict" in text
 
 
 @pytest.mark.parametrize(

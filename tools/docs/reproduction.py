@@ -142,12 +142,14 @@ def store_weights(study: str) -> None:
     ours and printed ones.
 
     Raises:
-        BadInput: the study has no measures.
+        BadInput: the study has no measures, or its printed setting names no stage.
     """
     source = paths.RESULTS / study / "measures.csv"
     rows = read_table(source, MEASURES, f"make it with: fedweave study use {study} && dvc repro")
     (column,) = ledger.printed_columns(study).values()
     setting, _, last = column.setting.rpartition("/")
+    if last not in STAGES:
+        raise BadInput(study, f"its printed setting {column.setting!r} does not end in a stage: {', '.join(STAGES)}")
     rows = rows[rows["quantity"].isin(WEIGHTS) & rows["stage"].isin(STAGES[: STAGES.index(last) + 1])]
     names = rows["method"] + "-" + rows["part"] + " " + rows["quantity"]
     board = printed_rows(f"{column.paper}/{column.table}")

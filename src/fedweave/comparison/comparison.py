@@ -196,9 +196,9 @@ class Comparison:
 
         `low` and `high` are the 95 % interval of the mean. `verdict` is against the leader: "best" (better than all),
         "lead", "equivalent" (within `margin`), "open" (neither a difference nor equivalence is shown), "behind", "no
-        verdict" (as with one seed: `warnings` says why), "diverged", "alone", or "graph control": a method with another
-        graph than the one it learns has no rank. `p` is of the difference to the leader, corrected. `vs_local` and
-        `vs_fedavg_ft` are there if these controls are: "better", "worse", "equivalent", "open" or "", with the 95 %
+        verdict" (as with two seeds: `warnings` says why), "diverged", "alone", or "graph control": a method with
+        another graph than the one it learns has no rank. `p` is of the difference to the leader, corrected. `vs_local`
+        and `vs_fedavg_ft` are there if these controls are: "better", "worse", "equivalent", "open" or "", with the 95 %
         interval of the difference in `vs_local_low` and `vs_local_high`. `pre` and `post` are the means as received and
         after local training, of which `point` is the reported one. `pooled` is the metric of all clients' test rows
         together. `controls` has the rules without a model.
@@ -229,7 +229,7 @@ class Comparison:
         return answer(self.study, tables, self.study.runs[0].task)
 
     def deployed(self) -> MethodResult:
-        """The method that the report deploys, by its tests; `best()` where it names none, as with one seed.
+        """The method that the report deploys, by its tests; `best()` where it names none, as with two seeds.
 
         Raises:
             BadInput: the results are of several data sets.

@@ -32,7 +32,8 @@ class PairedTest(TestedPair):
     __test__ = False  # no test of pytest
 
     def __str__(self) -> str:
-        over = {statistics.SEEDS_AND_CLIENTS: "seeds and clients"}.get(self.over, "clients")
+        has_seeds = self.over in (statistics.SEEDS_AND_CLIENTS, statistics.TWO_SEEDS)
+        over = statistics.SEEDS_AND_CLIENTS if has_seeds else statistics.CLIENTS
         if self.splits > 1:
             over = f"{self.splits} splits and their clients"
         corrected = f", {self.p_adjusted:.3g} corrected for {self.tests} tests" if self.tests > 1 else ""

@@ -79,7 +79,7 @@ class Answers:
         return [[name for name, group in named if group == k] for k in range(max(self.groups) + 1)]
 
 
-def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_name: str, entered: int = 0) -> Answers:
+def answer(comparison: FinalComparison, candidates: Sequence[Candidate], local_name: str, entered: int) -> Answers:
     """Answers from the finalists `candidates`, chosen of `entered` methods; `local_name` is that of local training.
 
     Clients that lose by a method on validation rows keep models of their own; all others take part. Two questions are
@@ -144,7 +144,7 @@ class FinalistTests:
     candidates: Mapping[str, Candidate]
     local_name: str
     client_scores: pd.DataFrame
-    entered: int = 0
+    entered: int
 
     @property
     def higher_is_better(self) -> bool:

@@ -92,8 +92,8 @@ def _paired_differences(
     """(client, its difference) for the clients that both runs have, on test rows or on validation rows.
 
     A few seeds say little about the spread of a single client, and small clients vary more than others. So its variance
-    is moderated by those of all clients. The p-value is never below `least_p`, as a few rows of
-    which all differ alike show no spread.
+    is moderated by those of all clients. The p-value is never below `least_p`, as a few rows of which all differ alike
+    show no spread.
     """
     metric, kind = METRICS.get(run.info["metric"]), str(run.info.get("targets", "classes"))
     seeds = sorted({*scores.index} & {*local_scores.index})
@@ -123,7 +123,7 @@ def _moderate(differences: np.ndarray) -> tuple[np.ndarray, float]:
     its own variance and that of all clients, as in `paired_model`.
     """
     seeds, clients = differences.shape
-    if seeds < 2:
+    if seeds < 2 or not clients:
         return np.zeros(clients), 1.0
     own, own_freedom = differences.var(axis=0, ddof=1), seeds - 1
     common_freedom = PRIOR_FREEDOM if clients > 1 else 0
@@ -143,8 +143,8 @@ def t_test(mean: float, variances: np.ndarray, freedoms: np.ndarray) -> PairedDi
     variance = float(variances.sum())
     if not variance:
         return PairedDifference(mean, mean, mean, 1.0 if not mean else 0.0, 0.0)
-    freedom, error = variance**2 / float((variances**2 / freedoms).sum()), np.sqrt(variance)
-    margin = stdtrit(freedom, QUANTILE) * error
+    freedom, error = variance**2 / float((variances**2 / freedoms).sum()), float(np.sqrt(variance))
+    margin = float(stdtrit(freedom, QUANTILE)) * error
     return PairedDifference(mean, mean - margin, mean + margin, float(2 * stdtr(freedom, -abs(mean) / error)), error)
 
 

@@ -83,15 +83,14 @@ class Race:
         self, number: int, rounds: int, candidates: Sequence[Candidate], study: results.Study
     ) -> tuple[list[str], pd.DataFrame]:
         runs = {run.name.removeprefix(f"{run.task}-"): run for run in study.runs}
-        scores = results.average_parts(
-            {name: results.validation_scores(run) for name, run in runs.items()}, results.part_numbers([*runs.values()])
-        )
         means = {name: mean for name, mean in results.validation_means(runs).items() if math.isfinite(mean)}
         higher_is_better = study.runs[0].higher_is_better
         sent_bytes = {name: float(run.totals["bytes_up"] + run.totals["bytes_down"]) for name, run in runs.items()}
         too_much = {name for name, total in sent_bytes.items() if total / rounds * self.train["rounds"] > self.traffic}
         outcome = outcomes(candidates, means, higher_is_better, too_much)
         if self.rates and number == len(SHARES):
+            validation = {name: results.validation_scores(run) for name, run in runs.items()}
+            scores = results.average_parts(validation, results.part_numbers([*runs.values()]))
             outcome |= dict.fromkeys(_find_other_rates(candidates, outcome, scores, means, higher_is_better), SETTINGS)
         by_name = {candidate.name: candidate for candidate in candidates}
         order = results.best_first({name: means.get(name, math.nan) for name in by_name}, higher_is_better)
@@ -120,7 +119,12 @@ def _find_other_rates(
     means: Mapping[str, float],
     higher_is_better: bool,
 ) -> list[str]:
-    """Names of candidates that go on, of whose methods another candidate is taken; arguments as of `outcomes`."""
+    """Names of candidates that go on, of whose methods another candidate is taken.
+
+    Args:
+        scores: validation values [S, N] by candidate, with a column for each part.
+        means, higher_is_better: as of `outcomes`.
+    """
     others: list[str] = []
     for entry in dict.fromkeys(candidate.entry for candidate in candidates):
         group = [one.name for one in candidates if one.entry == entry and outcome[one.name] == GOES_ON]

@@ -36,9 +36,10 @@ class PairedModel:
         between_seeds: mean square between seeds, moderated, with `freedom` degrees of freedom [K].
         own_between_seeds: the same without moderation, with S − 1 degrees of freedom [K].
         rest: mean square of single cells, with (S − 1) (N − 1) degrees of freedom [K].
-        prior_freedom: d₀, the degrees of freedom that all pairs together add to those of one; 0 for a single pair.
+        prior_freedom: d₀, the degrees of freedom that all pairs together add to those of one; 0 with fewer than three
+            sources.
         prior_between_seeds: s₀², the mean square between seeds of all pairs.
-        sources: of how many methods `prior_between_seeds` is, those that share a training counted once.
+        sources: of how many methods `prior_between_seeds` is; those that change alike with the seed count once.
         varies: whether the scores of one of the two methods depend on the seed [K].
         equal: whether no score of the two methods differs by more than rounding [K].
     """
@@ -146,7 +147,7 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     every_square, every_rest = _seed_squares(values)
     own, rest = every_square[first, second], every_rest[first, second]
     squares = (seeds - 1) * own + (clients - 1) * (between_clients + (seeds - 1) * rest) + seeds * clients * mean**2
-    sources = find_sources(values, rounding)
+    sources = find_sources(np.where(depends_on_seed[:, None, None], values, 0.0), rounding)
     pool = every_square[np.ix_(sources, sources)][np.triu_indices(len(sources), 1)]
     weight, prior = (PRIOR_FREEDOM, float(pool.mean())) if len(pool) > 1 else (0, 0.0)
     moderated = (weight * prior + (seeds - 1) * own) / (weight + seeds - 1) if seeds > 1 else own
@@ -171,8 +172,8 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
 def find_sources(values: Floats, rounding: float) -> list[int]:
     """Of the methods in `values` [M, S, N], the first one of each that differ in what seeds do to them.
 
-    Seeds do nothing to methods without randomness, and the same to methods that share a training. The pairs of all of
-    these with another method have one mean square between seeds, and many equal ones say no more than one.
+    Seeds do nothing to methods without randomness, and the same to copies of one training. The pairs of all of these
+    with another method have one mean square between seeds, and many equal ones say no more than one.
     """
     of_seeds = values - values.mean(1, keepdims=True)
     sources: list[int] = []

@@ -84,7 +84,18 @@ class PairedTests:
         adjusted = self._joint.adjust(statistic, signs)
         holds_alone = self.model.seeds >= LEAST_SEEDS and self.model.sources != 2
         adjusted = np.minimum(adjusted, holm.adjust(p)) if holds_alone else adjusted
-        return np.minimum(adjusted * max(1.0, self.chosen_from / len(p)), 1.0)
+        return self._correct_for_choice(adjusted, statistic) if self.chosen_from > len(p) else adjusted
+
+    def _correct_for_choice(self, adjusted: Floats, statistic: Floats) -> Floats:
+        """Corrected p [K] for all pairs of which these were chosen: after r tests that are shown, K - r of these and
+        N - r of all are left.
+        """
+        order = np.lexsort((-statistic, adjusted))
+        left = np.arange(len(adjusted))
+        factor = (self.chosen_from - left) / (len(adjusted) - left)
+        corrected = np.empty_like(adjusted)
+        corrected[order] = np.minimum(np.maximum.accumulate(adjusted[order] * factor), 1.0)
+        return corrected
 
     @cached_property
     def _joint(self) -> JointDistribution:

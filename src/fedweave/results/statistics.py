@@ -145,12 +145,9 @@ def _test(
     margins = np.array([margin.of(means[a], means[b]) for a, b in model.pairs])
     over = _describe_basis(model, fixed)
     low, high = test.interval
-    decides = np.isin(over, (SEEDS_AND_CLIENTS, CLIENTS))
     p_adjusted, p_equivalent, needed = np.full((3, len(pairs)), np.nan)
-    if decides.any():
-        p_adjusted, p_equivalent, needed = np.where(
-            decides, (test.p_adjusted, test.p_equivalent(margins), test.seeds_needed(margins)), np.nan
-        )
+    if {*over} <= {SEEDS_AND_CLIENTS, CLIENTS}:
+        p_adjusted, p_equivalent, needed = test.p_adjusted, test.p_equivalent(margins), test.seeds_needed(margins)
     verdicts = [
         _verdict(difference if higher_is_better else -difference, *p)
         for difference, *p in zip(model.mean, p_adjusted, p_equivalent, strict=True)
@@ -170,10 +167,9 @@ def _describe_basis(model: paired_model.PairedModel, fixed: bool) -> list[str]:
         return [FEW_CLIENTS] * len(model.pairs)
     if fixed:
         return [CLIENTS] * len(model.pairs)
-    if model.seeds < 2:
-        return [ONE_SEED] * len(model.pairs)
-    of_seeds = SEEDS_AND_CLIENTS if model.seeds >= LEAST_SEEDS else TWO_SEEDS
-    return [of_seeds if varies else CLIENTS for varies in model.varies]
+    if model.seeds < LEAST_SEEDS:
+        return [ONE_SEED if model.seeds < 2 else TWO_SEEDS] * len(model.pairs)
+    return [SEEDS_AND_CLIENTS if varies else CLIENTS for varies in model.varies]
 
 
 def _verdict(gain: float, p_adjusted: float, p_equivalent: float) -> str:

@@ -115,7 +115,7 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
         return ""
     known = {
         1: "How much the scores vary between seeds is not known; intervals are over clients alone.",
-        2: "They say too little of how much the scores vary between seeds.",
+        2: "Two seeds say too little of how much scores vary between them.",
     }
     return f"{NO_VERDICT[seeds]} {known[seeds]} It takes {statistics.LEAST_SEEDS} seeds or more. {counted}".rstrip()
 
@@ -136,15 +136,16 @@ def describe_splits(runs: Sequence[Run]) -> str:
     if not seeds:
         return ""
     numbers = ", ".join(map(str, seeds[:MOST_NAMES])) + (", …" if len(seeds) > MOST_NAMES else "")
-    return f"{format_count(len(seeds), 'split')} ({numbers})" + (f": {SPLITS_TEST}" if len(runs) > 1 else "")
+    is_tested = len(runs) > 1 and len(seeds) >= statistics.LEAST_SEEDS
+    return f"{format_count(len(seeds), 'split')} ({numbers})" + (f": {SPLITS_TEST}" if is_tested else "")
 
 
 def describe_test(runs: Sequence[Run]) -> str:
     """What the test of the `runs` of a task is over, and its splits if it has several; empty for one run on one split,
-    and for one seed.
+    and for one seed or two.
     """
     seeds = max(run.evaluations["seed"].nunique() for run in runs)
-    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 and seeds > 1 else "")
+    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 and seeds >= statistics.LEAST_SEEDS else "")
 
 
 def join_names(names: Sequence[str]) -> str:
