@@ -412,7 +412,7 @@ def test_warnings_are_printed_once(tmp_path: Path) -> None:
     assert fw.load(tmp_path / "one").warnings == compared.warnings
     copied = shutil.copytree(tmp_path / "one", tmp_path / "two")
     again = fw.Federation.from_arrays(x, y, client=["a", "b", "c"] * 30, name="again")
-    with pytest.warns(UserWarning, match=r"With 3 clients there is no verdict: .* It takes 6 or more"):
+    with pytest.warns(UserWarning, match="With 3 clients there is no verdict: .* It takes 6 or more"):
         fw.compare(again, ["local", "fedavg"], rounds=1, seeds=2, name="two", out=copied, **QUIET, tune=0)
     both = fw.load(copied).warnings
     assert [line.removeprefix("noise: ") for line in both if line.startswith("noise: ")] == [*compared.warnings]

@@ -14,8 +14,7 @@ study's set-up. Bars separate the parts of a question, such as
                                                    over clients alone
     p | study | setting | first | second           test of a difference over seeds and clients, uncorrected; in
                                                    intervals and tests, clients that share test nodes, or a unit, are
-                                                   one; no number with one seed, two seeds, or too few
-                                                   clients
+                                                   one; no number with one seed, two seeds, or too few clients
     p controls | study | setting | first | second  the same, corrected over all tests against the two controls
     better | studies | control                     how many tests of a method against the control, of how many in all
                                                    settings, find the method better after Holm's correction over all

@@ -7,8 +7,16 @@ import pandas as pd
 
 from fedweave.metrics import unit
 from fedweave.results import MIB, Run, Study
-from fedweave.results.marks import CONTROLS, GRAPH_CONTROL, MEANING, add_marks, control_column, control_tests
-from fedweave.results.statistics import LEAST_SEEDS
+from fedweave.results.marks import (
+    CONTROLS,
+    GRAPH_CONTROL,
+    MEANING,
+    add_marks,
+    control_column,
+    control_tests,
+    reason_without_verdict,
+)
+from fedweave.results.statistics import ONE_SEED, name_few_seeds
 
 SCORES = ("rank", "method", "metric", "mean", "std", "low", "high", "seeds", "verdict", "p", "margin")
 PRINTED = ("task", *SCORES[:7], "verdict", *map(control_column, CONTROLS), "pre", "post")
@@ -56,8 +64,8 @@ def explain_words(board: pd.DataFrame, study: Study) -> list[str]:
     verdicts = board[[name for name in ("verdict", *map(control_column, CONTROLS)) if name in board]]
     has_word = {word: (verdicts == word).any(axis=1) for word in ("equivalent", "open")}
     lines = []
-    if len(board) > 1 and (most := board["seeds"].max()) < LEAST_SEEDS:
-        lines.append("one seed: no verdict; intervals are over clients" if most == 1 else "two seeds: no verdict")
+    if len(board) > 1 and (few := name_few_seeds(board["seeds"].max())):
+        lines.append(reason_without_verdict(few) + "; intervals are over clients" * (few == ONE_SEED))
     for metric in board[has_word["equivalent"]]["metric"].unique():
         margin = study.margin(metric).describe(metric)
         lines.append(f"equivalent: the {metric} differs by no more than {margin}")

@@ -9,7 +9,7 @@ import pandas as pd
 from fedweave import results
 from fedweave.metrics import METRICS, Metric, row_values
 from fedweave.results import Run, holm, statistics
-from fedweave.results.paired_model import PRIOR_FREEDOM
+from fedweave.results.paired_model import moderate
 from fedweave.results.rescoring import predictions
 from fedweave.runs.predictions import PredictionTable
 from fedweave.tensors.random_streams import stream
@@ -123,12 +123,11 @@ def _moderate(differences: np.ndarray) -> tuple[np.ndarray, float]:
     its own variance and that of all clients, as in `paired_model`.
     """
     seeds, clients = differences.shape
-    if seeds < 2 or not clients:
+    if seeds < 2:
         return np.zeros(clients), 1.0
-    own, own_freedom = differences.var(axis=0, ddof=1), seeds - 1
-    common_freedom = PRIOR_FREEDOM if clients > 1 else 0
-    freedom = common_freedom + own_freedom
-    return (common_freedom * own.mean() + own_freedom * own) / freedom, freedom
+    own = differences.var(axis=0, ddof=1)
+    variances, common_freedom, _ = moderate(own, own, seeds - 1)
+    return variances, common_freedom + seeds - 1
 
 
 def t_test(mean: float, variances: np.ndarray, freedoms: np.ndarray) -> PairedDifference:

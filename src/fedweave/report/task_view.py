@@ -21,11 +21,11 @@ from fedweave.results.marks import CONTROLS, REFERENCES, SYMBOLS, assign_marks, 
 from fedweave.results.nonfinite import client_notes
 from fedweave.results.ranking import Ranking
 from fedweave.results.verdicts import (
-    NO_VERDICT,
     describe_fixed,
     describe_test,
     join_names,
     reason_without_power,
+    short_reason,
     verdict,
 )
 
@@ -165,11 +165,11 @@ def _notes(runs: list[Run], marks: Mapping[str, str], tables: Tables) -> list[st
     if diverged:
         notes.append(f"Without a finite score in some seed: {', '.join(diverged)}.")
     notes += _incidents(runs)
-    notes += filter(None, (describe_fixed(_task_rows(tables.significance, runs[0].task)),))
+    tests = _task_rows(tables.significance, runs[0].task)
+    notes += filter(None, (describe_fixed(tests),))
     if no_power := reason_without_power(runs, tables.clients):
-        for words in NO_VERDICT.values():
-            no_power = no_power.removeprefix(f"{words} ")  # the verdict says so
-        notes.append(no_power)
+        said = short_reason(runs, tests).capitalize()  # by the verdict
+        notes.append(no_power.removeprefix(f"{said}. "))
     elif runs[0].evaluations["seed"].nunique() == 1:
         notes.append("One seed only: nothing is known about the spread over seeds.")
     return notes

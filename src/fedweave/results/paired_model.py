@@ -149,8 +149,7 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
     squares = (seeds - 1) * own + (clients - 1) * (between_clients + (seeds - 1) * rest) + seeds * clients * mean**2
     sources = find_sources(np.where(depends_on_seed[:, None, None], values, 0.0), rounding)
     pool = every_square[np.ix_(sources, sources)][np.triu_indices(len(sources), 1)]
-    weight, prior = (PRIOR_FREEDOM, float(pool.mean())) if len(pool) > 1 else (0, 0.0)
-    moderated = (weight * prior + (seeds - 1) * own) / (weight + seeds - 1) if seeds > 1 else own
+    moderated, weight, prior = moderate(own, pool, seeds - 1)
     return PairedModel(
         scores,
         pairs,
@@ -167,6 +166,15 @@ def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
         varies,
         squares <= seeds * clients * rounding**2,
     )
+
+
+def moderate(squares: Floats, pool: Floats, freedom: int) -> tuple[Floats, int, float]:
+    """Mean squares [K] of `freedom` degrees each, moderated by the mean of `pool`: (them [K], d₀, s₀²).
+
+    d₀ is 0 where the pool has fewer than two mean squares, which say no more than those of `squares`.
+    """
+    weight, prior = (PRIOR_FREEDOM, float(pool.mean())) if len(pool) > 1 else (0, 0.0)
+    return (weight * prior + freedom * squares) / max(1, weight + freedom), weight, prior
 
 
 def find_sources(values: Floats, rounding: float) -> list[int]:

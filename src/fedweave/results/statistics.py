@@ -161,14 +161,19 @@ def _test(
     return {(row[0], row[1]): TestedPair(*row) for row in rows}
 
 
+def name_few_seeds(seeds: int) -> str:
+    """Why so many seeds, at least one, give no verdict; empty where they may give one."""
+    return "" if seeds >= LEAST_SEEDS else ONE_SEED if seeds == 1 else TWO_SEEDS
+
+
 def _describe_basis(model: paired_model.PairedModel, fixed: bool) -> list[str]:
     """What each pair is compared over, or why it has no verdict."""
     if model.clients < LEAST_CLIENTS:
         return [FEW_CLIENTS] * len(model.pairs)
     if fixed:
         return [CLIENTS] * len(model.pairs)
-    if model.seeds < LEAST_SEEDS:
-        return [ONE_SEED if model.seeds < 2 else TWO_SEEDS] * len(model.pairs)
+    if few := name_few_seeds(model.seeds):
+        return [few] * len(model.pairs)
     return [SEEDS_AND_CLIENTS if varies else CLIENTS for varies in model.varies]
 
 

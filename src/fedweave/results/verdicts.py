@@ -15,7 +15,6 @@ from fedweave.results.runs import Run, Study, by_task
 from fedweave.results.tables import Tables
 
 SEEDS_TEST = "over seeds and clients"
-NO_VERDICT = {1: "One seed: no verdict.", 2: "Two seeds: no verdict."}  # by the number of seeds
 SPLITS_TEST = "test over splits, seeds and clients"
 
 MOST_NAMES = 6  # most names in a sentence
@@ -110,14 +109,14 @@ def reason_without_power(runs: Sequence[Run], table: pd.DataFrame) -> str:
         these = f"{columns} of these" if counted else format_count(columns, "client")
         why, least = f"even if all agree, p is {2.0 ** (1 - columns):.2g} or more", statistics.LEAST_CLIENTS
         return f"{counted} With {these} there is no verdict: {why}. It takes {least} or more.".lstrip()
-    seeds = rows.groupby("run")["seed"].nunique().max()
-    if seeds >= statistics.LEAST_SEEDS:
+    if not (few := statistics.name_few_seeds(rows.groupby("run")["seed"].nunique().max())):
         return ""
     known = {
-        1: "How much the scores vary between seeds is not known; intervals are over clients alone.",
-        2: "Two seeds say too little of how much scores vary between them.",
+        statistics.ONE_SEED: "How much the scores vary between seeds is not known; intervals are over clients alone.",
+        statistics.TWO_SEEDS: "Two seeds say too little of how much scores vary between them.",
     }
-    return f"{NO_VERDICT[seeds]} {known[seeds]} It takes {statistics.LEAST_SEEDS} seeds or more. {counted}".rstrip()
+    reason = reason_without_verdict(few).capitalize()
+    return f"{reason}. {known[few]} It takes {statistics.LEAST_SEEDS} seeds or more. {counted}".rstrip()
 
 
 def describe_parts(runs: Sequence[Run], table: pd.DataFrame) -> str:
@@ -136,7 +135,7 @@ def describe_splits(runs: Sequence[Run]) -> str:
     if not seeds:
         return ""
     numbers = ", ".join(map(str, seeds[:MOST_NAMES])) + (", …" if len(seeds) > MOST_NAMES else "")
-    is_tested = len(runs) > 1 and len(seeds) >= statistics.LEAST_SEEDS
+    is_tested = len(runs) > 1 and not statistics.name_few_seeds(len(seeds))
     return f"{format_count(len(seeds), 'split')} ({numbers})" + (f": {SPLITS_TEST}" if is_tested else "")
 
 
@@ -145,7 +144,7 @@ def describe_test(runs: Sequence[Run]) -> str:
     and for one seed or two.
     """
     seeds = max(run.evaluations["seed"].nunique() for run in runs)
-    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 and seeds >= statistics.LEAST_SEEDS else "")
+    return describe_splits(runs) or (SEEDS_TEST if len(runs) > 1 and not statistics.name_few_seeds(seeds) else "")
 
 
 def join_names(names: Sequence[str]) -> str:
