@@ -41,6 +41,7 @@ PAGE = FOLDER / "ledger.md"
 COSTS = FOLDER / "costs.csv"  # by benchmarks.paper_costs: FedAvg on each column that was not run
 SHARES = FOLDER / "shares.csv"  # by the same: the time of each method on digits divided by FedAvg's
 MEAN = "avg"  # the setting of a printed mean over the others
+ALL_LAYERS = "-all"  # ends the name of a method where weights are printed by layers; elsewhere they are over all layers
 # Data that were not at hand for our runs. The readers exist; the pages of the data sets say where the data come from.
 MISSING_DATA = frozenset({"tinyimagenet-resnet18", "emnist", "ogbn-arxiv", "compcars", "pems-bay"})
 
@@ -126,7 +127,12 @@ def _candidates(row: published.Row) -> Iterator[Candidate]:
 @cache
 def _tables(row: published.Row) -> set[str]:
     """The tables in which the paper prints the same number for the same data, setting and method: one experiment."""
-    return {other.table for other in published.rows(row.paper) if other[2:7] == row[2:7]}
+    return {other.table for other in published.rows(row.paper) if _experiment(other) == _experiment(row)}
+
+
+def _experiment(row: published.Row) -> tuple[object, ...]:
+    """Data, setting, method and quantity of a number, and the number."""
+    return (*row[2:4], row.method.removesuffix(ALL_LAYERS), row.metric, row.mean)
 
 
 def _candidate(study: str, stored: Mapping[str, Any], row: published.Row) -> Candidate:
@@ -143,13 +149,14 @@ def _candidate(study: str, stored: Mapping[str, Any], row: published.Row) -> Can
 def _weights(row: published.Row) -> Iterator[Candidate]:
     """The stored weights of a graph at the printed stage, which ends the name of the printed setting."""
     setting, _, stage = row.setting.rpartition("/")
+    wanted = {(table, setting) for table in _tables(row)}
+    keys = [f"{stage} {name} {row.metric}" for name in (row.method, row.method + ALL_LAYERS)]
     for file in sorted((FOLDER / row.paper).glob(f"*{WEIGHTS_FILE}")):
         study = f"{row.paper}/{file.name.removesuffix(WEIGHTS_FILE)}"
-        table, key = _table(file), f"{stage} {row.method} {row.metric}"
         columns = {(column.table, column.setting.rpartition("/")[0]) for column in printed_columns(study).values()}
-        if (row.table, setting) in columns and key in table.index:
-            ours = table.loc[key].rename({"ours": "mean"})
-            yield Candidate(study, FULL if ours["seeds"] > 1 else ONE_SEED, ours)
+        if wanted & columns:
+            for _, ours in _table(file).reindex(keys).dropna(subset="ours").rename(columns={"ours": "mean"}).iterrows():
+                yield Candidate(study, FULL if ours["seeds"] > 1 else ONE_SEED, ours)
 
 
 def _sizes(row: published.Row) -> Iterator[Candidate]:
