@@ -4,6 +4,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 from scipy.stats import t as student
 
 from benchmarks.verdicts import Cell, name_methods
@@ -67,6 +68,36 @@ def test_a_mean_square_near_the_rest_has_the_freedom_of_its_parts(rng: np.random
     model = paired_model.fit(values, np.array([[i, j] for i in range(5) for j in range(i)]))
     assert (model.error_freedom >= min(model.freedom, 19)).all()
     assert (model.error_freedom > model.freedom).any()
+
+
+def test_the_degrees_of_freedom_are_those_of_the_simulated_error(rng: np.random.Generator) -> None:
+    """2 E² / Var of the variance that t divides by, over draws of the mean squares behind it."""
+    model = paired_model.fit(Cell(0.7, 4, 9, 5).study(rng), every_pair(5))
+
+    def mean_square(expected: np.ndarray, freedom: int) -> np.ndarray:
+        return expected * rng.chisquare(freedom, size=(20_000, len(expected))) / freedom
+
+    pool = mean_square(np.full(10, model.prior_between_seeds), model.prior_known)
+    # The sum of a pair's own mean square and of the pool, whose weights are those of `fit`.
+    own = mean_square(model.between_seeds, model.freedom) + (pool - model.prior_between_seeds) * (
+        model.prior_freedom / model.freedom
+    )
+    variance = mean_square(model.between_clients, 8) + own - mean_square(model.rest, 24)
+    simulated = 2 * (model.between_clients + model.between_seeds - model.rest) ** 2 / variance.var(0)
+    regular = (model.seed_excess > 0) & (simulated > min(model.freedom, 8))
+    assert regular.sum() > 5
+    np.testing.assert_allclose(model.error_freedom[regular], simulated[regular], rtol=0.06)
+
+
+def test_statistics_of_pairs_are_compared_as_normal_quantiles(rng: np.random.Generator) -> None:
+    """A pair of six degrees of freedom has a large t by chance more often than one of nineteen."""
+    model = paired_model.fit(Cell(0.1, 3, 20, 6).study(rng), every_pair(6))
+    freedom = model.error_freedom
+    assert freedom.min() < 6
+    assert freedom.max() > 18
+    for t in (-3.0, 1.0, 2.5, 6.0):
+        shown = PairedTests(model)._joint._normalise(np.full(15, t))
+        np.testing.assert_allclose(shown, -norm.isf(student.cdf(t, freedom)), rtol=0.01)
 
 
 def test_without_seeds_the_correction_is_the_maximum_over_all_flips(rng: np.random.Generator) -> None:
@@ -230,9 +261,12 @@ def draw_copies(rng: np.random.Generator, random: bool) -> np.ndarray:
 
 
 def test_copies_of_one_training_say_no_more_of_seeds_than_one(rng: np.random.Generator) -> None:
-    """Their equal mean squares were taken for variances that five methods confirm."""
-    for random in (True, False):
-        values = draw_copies(rng, random)
+    """Their equal mean squares were taken for variances that five methods confirm.
+
+    Also where each copy is a constant better than the next.
+    """
+    for random, step in ((True, 0.0), (True, 0.5), (False, 0.0)):
+        values = draw_copies(rng, random) + step * np.arange(6)[:, None, None]
         model = paired_model.fit(values, every_pair(6))
         assert model.sources == 2
         assert model.prior_freedom == 0

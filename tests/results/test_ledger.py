@@ -52,7 +52,9 @@ def test_a_number_of_ours_is_that_of_its_study(entries: list[ledger.PrintedNumbe
     weights = frame[frame["metric"].isin(WEIGHTS)]
     for row in weights.to_dict("records"):
         file, stage = ledger.FOLDER / f"{row['study']}.weights.csv", row["setting"].rpartition("/")[2]
-        graph = row["method"] if "-" in row["method"] else f"{row['method']}-all"  # over all layers, where none is named
+        graph = (
+            row["method"] if "-" in row["method"] else f"{row['method']}-all"
+        )  # over all layers, where none is named
         stored = pd.read_csv(file, index_col="key").loc[f"{stage} {graph} {row['metric']}"]
         assert (row["ours"], row["seeds"]) == (stored["ours"], stored["seeds"])
         np.testing.assert_equal(row["ours_std"], pd.to_numeric(stored["std"], errors="coerce"))
