@@ -125,3 +125,12 @@ def test_one_row_is_no_exact_difference(monkeypatch: pytest.MonkeyPatch) -> None
     pairs = find_differences(monkeypatch, right, wrong)
     assert np.isnan(pairs[0].error)
     assert 0 not in choices.choose({"other": pairs}, True, {})
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0], ids=["higher", "lower"])
+def test_clients_that_do_worse_are_those_whose_interval_is_on_the_worse_side(sign: float) -> None:
+    """Whose p is small, too: a client with a few rows has an interval without zero by chance."""
+    pairs = {client: per_client.t_test(mean, np.array([1.0]), np.array([30])) for client, mean in enumerate((-3, 0, 3))}
+    pairs[3] = pairs[0]._replace(p=0.25)
+    pairs[4] = pairs[2]._replace(p=0.25)
+    assert per_client.losing_clients(pairs, sign > 0) == [0 if sign > 0 else 2]
