@@ -67,3 +67,9 @@ def test_a_recommendation_says_who_would_choose_what(tmp_path) -> None:
     assert advice.method == "local" or {str(name) for name in own} >= {"10", "11"}, str(advice)
     assert "A choice for each client" in str(advice)
     assert fw.Recommendation.load(tmp_path / "out").choices == advice.choices
+    scores = advice.comparison.scores()
+    gains = [scores.loc[client, name] - scores.loc[client, advice.method] for client, name in advice.choices.items()]
+    assert gains
+    test = advice.facts["choice_test"]
+    assert test["difference"] == pytest.approx(sum(gains) / 12)
+    assert test["low"] < test["difference"] < test["high"]
