@@ -126,6 +126,20 @@ def test_the_table_of_a_rung_has_the_best_first_and_the_diverged_last(tmp_path: 
     assert table.set_index("candidate")["outcome"][["fedper", "fedavg"]].tolist() == [race.DIVERGED] * 2
 
 
+def test_the_traffic_of_all_rounds_follows_from_that_of_a_rung(tmp_path: Path) -> None:
+    """20 of 80 rounds of the twelve clients' models of 1234 numbers, both ways."""
+    folder = write_study(tmp_path / "results" / "race", methods={"local": 0.0, "ditto": 3.0}, seeds=(0,), extras=False)
+    study, named = results.load_study(folder), [Candidate(name, name, name) for name in ("local", "ditto", "shn")]
+    sent = 2 * 12 * 4936 * 20
+    for limit, outcome in ((4.01 * sent, race.GOES_ON), (3.99 * sent, race.TRAFFIC)):
+        _, table = race.Race(None, {}, {"rounds": 80}, tmp_path, limit)._evaluate_rung(1, 20, named, study)
+        table = table.set_index("candidate")
+        assert table["outcome"].to_dict() == {"local": race.GOES_ON, "ditto": outcome, "shn": race.DIVERGED}
+        assert table["mib"].tolist() == [*[pytest.approx(sent / 2**20)] * 2, pytest.approx(math.nan, nan_ok=True)]
+        seconds = pd.read_csv(folder / "runs" / "blobs-ditto" / "rounds.csv")["seconds"].sum()
+        assert table["seconds"]["ditto"] == pytest.approx(seconds)
+
+
 def test_the_best_candidate_represents_its_method() -> None:
     table = pd.DataFrame({"candidate": ["ditto-s2", "local", "ditto"]})
     plain, other = Candidate("ditto", "ditto", "ditto"), Candidate("ditto-s2", "ditto", "ditto", {"lam": 2.0})
