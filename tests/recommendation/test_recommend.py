@@ -57,7 +57,14 @@ def test_tables_are_tidy_and_complete(grouped: fw.Recommendation) -> None:
     assert board["validation"].is_monotonic_decreasing
     assert board["models"].to_dict() == {"local": 12, "fedavg": 1, "fedavg_ft": 12, "pfedgraph": 12}
     assert board.loc["local", "bytes"] == 0 < board.loc["fedavg", "bytes"] < board.loc["pfedgraph", "bytes"]
-    assert (board[["seconds", "client_mib"]] > 0).all(axis=None)
+    assert (board["seconds"] > 0).all()
+    np.testing.assert_allclose(board["mib"], board["bytes"] / 2**20)
+    model = 4 * grouped.comparison.study.runs[0].info["parameters"] / 2**20
+    memory = board[["server_mib", "client_mib"]].loc[["local", "fedavg", "fedavg_ft"]] / model
+    np.testing.assert_allclose(memory, [(0, 2), (1, 1), (1, 1)])  # a client of Local keeps its model while it trains
+    assert board["server_mib"]["pfedgraph"] > 12 * model
+    others = ["fedavg", "fedavg_ft"]
+    np.testing.assert_allclose(board["difference"][others], board["test"][others] - board["test"]["pfedgraph"])
     clients = grouped.clients
     assert len(clients) == 3 * 12
     assert ((clients["low"] <= clients["difference"]) & (clients["difference"] <= clients["high"])).all()
