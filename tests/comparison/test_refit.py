@@ -37,6 +37,7 @@ def test_the_models_are_those_of_a_training_on_both_kinds_of_rows_up_to_the_chos
     before = result.scores.copy()
     line, rounds = result.refit(), int(result.select_scores()["round"].iloc[0])
     assert line.startswith(f"refitted on training and validation rows for {rounds} round")
+    assert f" with lr={result.run.info['spec']['train']['lr']:.3g}" in line
     partition = data.partition
     joined = tuple(np.sort(np.concatenate(pair)) for pair in zip(partition.train, partition.val, strict=True))
     whole = replace(data, partition=replace(partition, train=joined, val=tuple(part[:0] for part in partition.val)))

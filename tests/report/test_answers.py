@@ -130,6 +130,17 @@ def test_a_control_that_no_method_is_above_is_named_first(metric: str, scores: t
     assert (pooled.word, pooled.reason.startswith("leads; Central, not federated, has")) == ("Ditto", True)
 
 
+@pytest.mark.parametrize(("metric", "means"), [("accuracy", [68.0, 70.0]), ("mse", [0.7, 0.5])])
+def test_a_control_that_no_method_is_above_is_named_beside_the_best_method(metric: str, means: list[float]) -> None:
+    board = pd.DataFrame({"metric": metric, "mean": [means[0], *means]})
+    rules = pd.DataFrame([{"control": "Rule", "mean": means[1], "kind": RULE}])
+    line = results.name_unbeaten_control(rules, board)
+    assert line.endswith(
+        {"accuracy": "'Rule': 70.00 % against 70.00 %", "mse": "'Rule': mse 0.5000 against 0.5000"}[metric]
+    )
+    assert not results.name_unbeaten_control(rules.assign(mean=means[0]), board)
+
+
 def test_one_seed_answers_nothing(tmp_path: Path) -> None:
     path = write_study(tmp_path / "results" / "s", {"t": {}}, METHODS, seeds=(0,), extras=False)
     found = answers.answer(results.load_study(path), results.write(path), "t")
