@@ -158,9 +158,11 @@ def restore_interrupts() -> Iterator[None]:
         yield
     except Exception as error:
         cause: BaseException | None = error
-        while cause is not None:
+        seen: set[int] = set()  # an error that is raised where its consequence was caught is the cause of its cause
+        while cause is not None and id(cause) not in seen:
             if isinstance(cause, KeyboardInterrupt):
                 raise cause from None
+            seen.add(id(cause))
             cause = cause.__cause__ or cause.__context__
         raise
 

@@ -1,6 +1,8 @@
 """`fedweave run` makes the same run as `fit`, in a folder that collects runs and that every reader opens."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +145,17 @@ def test_a_training_that_diverges_names_the_options_of_the_command(
     settings = ["train.lr=1000", "train.momentum=0.99", "train.epochs=5"]
     with pytest.raises(fw.Diverged, match=r"; lower train\.lr \(1000\.0\) or set train\.clip$"):
         single_run.run("fedavg", rounds=2, settings=settings)
+
+
+def test_a_training_that_diverges_ends_the_command(tmp_path: Path) -> None:
+    """With one line and exit code 3."""
+    program = "from fedweave.pipelines.commands.main import program\nprogram()\n"
+    words = ["run", "--method", "fedavg", "--dataset", "digits", "--rounds", "2", "--output", str(tmp_path / "out")]
+    settings = ["--set", "train.lr=1000", "--set", "train.momentum=0.99", "--set", "train.epochs=5"]
+    command = [sys.executable, "-c", program, *words, *settings]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 3, done.stderr
+    assert re.search(r"\nerror: .*training diverged.*; lower train\.lr \(1000\.0\) or set train\.clip\n$", done.stderr)
 
 
 def test_a_data_set_of_a_plug_in_needs_a_partition_in_the_command(
