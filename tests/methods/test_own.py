@@ -212,7 +212,11 @@ def test_training_does_not_use_values_of_other_rows() -> None:
 
 def test_a_control_reaches_the_graph() -> None:
     """A class that never calls `controlled` gets no advice about a function of fedweave."""
-    assert_broken(Uncontrolled, "controls_reach_the_graph", "has no effect; pass the weights through self.controlled")
+    assert_broken(
+        Uncontrolled,
+        "controls_reach_the_graph",
+        "the control of its graph has no effect on the training; pass all weights through self.controlled",
+    )
     assert_broken(Woven, "controls_reach_the_graph", "", ())
     assert not [check for check in method_checks(Sound) if "controls" in check.__name__]
 

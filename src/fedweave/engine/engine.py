@@ -3,6 +3,7 @@
 It knows the protocol, the executors and the schedule, never a method.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -251,6 +252,8 @@ def run(
             state = hand_over(stage, state, founders, settings, executor) if begins else state
             state = add_newcomers(method, state, present, *join_settings) if timeline.joins(state.round) else state
             state, report, post = run_round(method, state, present, settings, executor, evaluates, downloads)
+        if resume is None and stage is timeline.stages[-1] and math.isfinite(report.loss):
+            returned.check_control(type(method).__name__, method.control)
         method = current = stage.method.at(settings.seed, state.round)
         if evaluates:
             when = f"in the evaluation after round {state.round}"

@@ -6,9 +6,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TypeVar
 
+from fedweave.engine.hook_names import check_hooks
 from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput, format_value
-from fedweave.registry import check_name, definition, register
+from fedweave.registry import check_name, definition, register, users_file
 from fedweave.settings import REQUIRED
 
 M = TypeVar("M", bound=Method)
@@ -47,6 +48,8 @@ def method(name: str) -> Callable[[type[M]], type[M]]:
         if not isinstance(getattr(cls, "label", None), str):
             raise BadInput(f'method {name!r}: {cls.__name__} has no label; add what tables call it: label = "{name}"')
         _check_fields(cls, f"method {name!r}: {cls.__name__}")
+        if users_file(cls):
+            check_hooks(cls)
         # The built-in methods may be imported later. Their files tell their names.
         if own_file.is_file() and (file := definition(cls)[0]) != str(own_file):
             raise BadInput(f"method {name!r} is defined twice, in {own_file} and in {file}; rename yours")

@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from fedweave.engine.guards import returned
 from fedweave.engine.protocol import Method
 from fedweave.graphs.setting import PLAIN, STORED
 from fedweave.graphs.weights import mix_models
@@ -45,6 +46,11 @@ class Weaving(Method):
 
     def mix_models(self, weights: Tensor, models: Params) -> Params:
         """Mixtures [P, ...] of `models` [N, ...] by weights [L, P, N] or [1, P, N], layer by layer."""
+        layers, model = len(self.task.layers), next(iter(models.values()), weights)
+        shape, sources = [*weights.shape], len(model)
+        fits = len(shape) == 3 and shape[0] in (1, layers) and shape[2] == sources and weights.dtype == model.dtype
+        right = f"[{layers}, P, {sources}] of {model.dtype}: layers, learners (ids), sources, in the type of the models"
+        returned.check_tensor(f"{type(self).__name__}.mix_models: weights", weights, fits, right)
         return mix_models(weights, models, [*self.task.layers.values()])
 
     def controlled_row(self, weights: Tensor, ids: Tensor, available: Tensor | None = None, ahead: int = 0) -> Tensor:

@@ -44,6 +44,7 @@ class GraphControl:
         seed, round: the seed of the repetition, and the number of rounds so far.
         base, sources: for the kind "without": the control to start from, if any, and the source [N] that each client
             loses.
+        asked: holds a word once a method has asked for weights or edges, in any round.
     """
 
     kind: str
@@ -52,6 +53,7 @@ class GraphControl:
     round: int = 0
     base: "GraphControl | None" = None
     sources: Tensor | None = None
+    asked: set[str] = field(default_factory=set)
 
     def at(self, seed: int, round: int) -> "GraphControl":
         """The control in another round."""
@@ -68,6 +70,7 @@ class GraphControl:
             available: bool [N], sources that have a model; by default all. The others get no weight, and shuffled
                 weights do not move to or from them.
         """
+        self.asked.add("weights")
         allowed = torch.ones(learned.shape[-1], dtype=torch.bool) if available is None else available
         allowed = allowed.to(learned.device)
         sources = torch.arange(len(allowed), device=allowed.device)
@@ -97,6 +100,7 @@ class GraphControl:
 
         shuffled: the method's own graph with its clients permuted, so that the graph keeps its form.
         """
+        self.asked.add("edges")
         if self.kind == "uniform":
             return complete_graph(clients).to(own)
         if self.kind == "self":
