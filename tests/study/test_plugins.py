@@ -1,5 +1,6 @@
 """Plug-ins: users' own parts next to fedweave's, and the messages for faulty ones."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -367,3 +368,15 @@ def test_other_installed_packages_are_not_plug_ins(tmp_path: Path) -> None:
         Path("mine/__init__.py"),
     }
     assert "numpy" not in {file.parent.name for file in find_dependencies([tmp_path / "alone.py"], roots)}
+
+
+def test_the_place_of_folders_has_no_influence_on_a_list_of_digests(tmp_path: Path) -> None:
+    """On another machine fedweave may come before or after the plug-in; the file of a stage has the same bytes."""
+    texts = []
+    for order in ("ab", "ba"):
+        files = [tmp_path / order[i] / order / name / "code.py" for i, name in enumerate(("fedweave", "kin"))]
+        for file in files:
+            file.parent.mkdir(parents=True)
+            file.write_text(f"NAME = {file.parent.name!r}\n")
+        texts.append(json.dumps(dependencies.list_digests(files)))
+    assert texts[0] == texts[1]

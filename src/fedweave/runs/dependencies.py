@@ -130,10 +130,13 @@ def outside_digest(run: RunSpec) -> dict[str, str]:
 
 
 def list_digests(files: Iterable[Path]) -> Mapping[str, Any]:
-    """Digests of files by their labels, for a file on which stages depend; files of one label have one text."""
+    """Digests of files by their labels, for a file on which stages depend; files of one label have one text.
+
+    Folders have no influence, also not on the order: the same code in another place makes no stage run again.
+    """
     digests: dict[str, list[str]] = {}
-    for file in sorted(files):
-        digests.setdefault(label(file), []).append(read_source(file).digest)
+    for name, text in sorted((label(file), read_source(file).digest) for file in files):
+        digests.setdefault(name, []).append(text)
     return {name: " ".join(texts) for name, texts in digests.items()}
 
 
