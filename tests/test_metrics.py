@@ -1,10 +1,11 @@
 """Metrics compared with their definitions; where they are undefined; refused input."""
 
+import warnings
 from itertools import product
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score, mean_poisson_deviance, recall_score, roc_auc_score
+from sklearn.metrics import f1_score, mean_poisson_deviance, recall_score, roc_auc_score, roc_curve
 from sklearn.metrics import log_loss as mean_log_loss
 
 from fedweave.errors import BadInput
@@ -164,6 +165,23 @@ def test_a_failing_function_is_named_in_one_line() -> None:
         broken.value("classes", TARGETS, LOGITS)
     with pytest.raises(BadInput, match="metric broken: fails"):
         broken.check("classes", 3)
+
+
+def test_rows_of_one_class_give_no_warning_of_a_users_function() -> None:
+    """At every evaluation of every such client; the summary names these clients once. Other warnings stay."""
+
+    def sensitivity(targets: np.ndarray, outputs: np.ndarray) -> float:
+        false, true, _ = roc_curve(targets, outputs[:, 1])
+        return float(true[false <= 0.1].max())
+
+    own, outputs = Metric("sensitivity", sensitivity), np.eye(2)[[0, 1, 1, 0]]
+    with warnings.catch_warnings(record=True) as caught:
+        assert np.isnan(own.value("classes", np.zeros(4, int), outputs))
+        assert own.value("classes", np.array([0, 1, 1, 0]), outputs) == 1
+    assert not caught
+    divided = Metric("divided", lambda targets, outputs: np.float64(1) / (targets.sum() - 2))
+    with pytest.warns(RuntimeWarning, match="divide by zero"):
+        divided.value("classes", np.array([0, 1, 1, 0]), outputs)
 
 
 @pytest.mark.parametrize("kind", ["numbers", "forecasts"])

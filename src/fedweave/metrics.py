@@ -6,6 +6,7 @@ ROC curve of rows of one class. This depends on targets alone, so that all metho
 
 import math
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,10 +80,14 @@ class Metric:
         if not len(targets) or not np.isfinite(outputs).all():
             return float("nan")
         outputs = probabilities(outputs) if kind == "classes" else outputs
+        one_class = kind == "classes" and bool((targets == targets[0]).all())
         try:
-            return float(self.function(targets, outputs))
+            with warnings.catch_warnings():
+                if one_class:  # at every evaluation of every such client
+                    warnings.simplefilter("ignore")
+                return float(self.function(targets, outputs))
         except Exception as error:  # a user's function can raise anything
-            if kind == "classes" and len(np.unique(targets)) < 2:
+            if one_class:
                 return float("nan")  # such as a scorer of scikit-learn that needs every class
             reason = first_line(error)
             raise BadInput(
