@@ -3,6 +3,7 @@
 import gc
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -127,9 +128,21 @@ OBJECTS = 20_000  # new objects after which Python searches for garbage; with it
 CALLS = {"compare()": "", "fit()": ""}  # places of messages about arguments in Python, which nobody called here
 
 
+SHOW_WITH_CODE = warnings.showwarning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+    """A warning about the input is a line without the code that gave it; others are shown as Python does."""
+    if category is UserWarning:
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        SHOW_WITH_CODE(message, category, *place, **options)
+
+
 def program() -> NoReturn:
     """Entry point: `main` in a process of its own, which starts and ends fast."""
     gc.set_threshold(OBJECTS)
+    warnings.showwarning = _show_warning
     exit_after(main)
 
 

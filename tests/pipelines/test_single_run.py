@@ -182,3 +182,16 @@ def test_a_data_set_of_a_plug_in_needs_a_partition_in_the_command(
     )
     assert np.isfinite(fw.load(tmp_path / "out")["fedavg"].scores).all()
     del DATASETS["own-lines"]  # other tests in this process iterate over all data sets
+
+
+def test_a_warning_of_a_command_is_one_line_without_code(tmp_path: Path) -> None:
+    """Other kinds of warnings, such as those of packages, stay as they are."""
+    (tmp_path / "warns.py").write_text(
+        "import warnings\nwarnings.warn('column bmi is empty')\nwarnings.warn('old', RuntimeWarning)\n"
+    )
+    program = "from fedweave.pipelines.commands.main import program\nprogram()\n"
+    command = [sys.executable, "-c", program, "list", "methods", "--uses", "warns.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("warning: column bmi is empty\n")
+    assert "RuntimeWarning: old" in done.stderr
