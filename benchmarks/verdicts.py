@@ -48,10 +48,16 @@ UNSTABLE = {
     "seeds of one, 400": (20.0, 1.0),
     "one, 36": (1.0, 6.0),
 }
+# What seeds do to several methods alike: one effect for each half of them, or one to which each method responds by a
+# factor of its own.
+SHARED = ("seeds of two groups", "one effect of seeds")
 CELLS = 60
 INTERVALS = ("differences", "means")  # whose coverage a table has beside false claims
+EQUIVALENT = 2.0  # margin in points, of scores around 50
 LARGE_EFFECT = 1.2  # in standard deviations of a pair's difference on a client, averaged over seeds
+GAINS = {"half": 0.5, "one": 1.0, "two": 2.0}
 POWER_CELLS = tuple(product((4, 12), (0.0, 0.2, 0.35), (3, 5), (20, 48)))
+SEED_CELLS = tuple(product((2, 4, 12), (6, 10, 20, 50), (3, 4, 5, 7, 10)))
 
 
 @dataclass(frozen=True)
@@ -80,7 +86,13 @@ class Cell:
         }
         draw = draws[self.effects]
         of_method = draw((methods, 1, clients)) + draw((methods, seeds, clients))
-        of_method += self.ratio * 2**0.5 * of_seeds[:, None, None] * draw((methods, seeds, 1))
+        if self.variances == SHARED[0]:
+            effects = draw((2, seeds, 1))[np.arange(methods) % 2]
+        elif self.variances == SHARED[1]:
+            effects = draw((methods, 1, 1)) * draw((1, seeds, 1))
+        else:
+            effects = of_seeds[:, None, None] * draw((methods, seeds, 1))
+        of_method += self.ratio * 2**0.5 * effects
         return 50 + draw((1, seeds, 1)) + 2 * draw((1, 1, clients)) + scale[:, None, None] * of_method
 
     @property
@@ -157,17 +169,25 @@ def other_families(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, fl
     return {name: count / studies for name, count in wrong.items()}
 
 
-def false_equivalence(cell: Cell, studies: int, draws: int = DRAWS) -> float:
-    """Share of studies that call two methods equivalent which differ by the margin."""
-    generator, names, margin = _generator(cell), name_methods(cell.methods), Margin(points=2.0)
-    above = {*names[::2]}
-    wrong = 0
+def false_equivalence(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
+    """Share of studies that call two methods equivalent which differ by the margin: in points, and in percent of
+    an error that differs between clients as much as its mean is large.
+    """
+    generator, names, share = _generator(cell), name_methods(cell.methods), EQUIVALENT / 50
+    above = np.isin(range(cell.methods), range(0, cell.methods, 2))[:, None, None]
+    wrong = dict.fromkeys(("equivalent", "percent"), 0)
+    sizes = stream(2, cell.clients)
     for _ in range(studies):
-        values = dict(zip(names, cell.study(generator), strict=True))
-        values = {name: array + margin.points * (name in above) for name, array in values.items()}
-        pairs = statistics.compare_all_pairs(values, True, margin, draws)
-        wrong += any(c.verdict == "equivalent" and (c.method in above) != (c.other in above) for c in pairs)
-    return wrong / studies
+        scores = cell.study(generator)
+        errors = sizes.standard_exponential(cell.clients) * scores * (1 + share * above)
+        for kind, values, margin in (
+            ("equivalent", scores + EQUIVALENT * above, Margin(points=EQUIVALENT)),
+            ("percent", errors, Margin(share=share)),
+        ):
+            pairs = statistics.compare_all_pairs(dict(zip(names, values, strict=True)), True, margin, draws)
+            differ = [(names.index(c.method) + names.index(c.other)) % 2 for c in pairs]
+            wrong[kind] += any(c.verdict == "equivalent" and d for c, d in zip(pairs, differ, strict=True))
+    return {name: count / studies for name, count in wrong.items()}
 
 
 def power(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
@@ -187,6 +207,21 @@ def power(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
     return {name: count / studies for name, count in found.items()}
 
 
+def power_by_seeds(cell: Cell, studies: int, draws: int = DRAWS) -> dict[str, float]:
+    """How often a method that is better than all others is called better than another one, in the family of all pairs,
+    by its gain in standard deviations of a pair's difference on a client with one seed.
+    """
+    generator, names = stream(3, cell.seeds, cell.clients, cell.methods), name_methods(cell.methods)
+    found = dict.fromkeys(GAINS, 0)
+    for _ in range(studies):
+        scores = cell.study(generator)
+        for name, gain in GAINS.items():
+            better = np.concatenate([scores[:-1], scores[-1:] + gain * 2.0])  # the variance is 2 of clients, 2 of cells
+            pairs = statistics.compare_all_pairs(dict(zip(names, better, strict=True)), True, draws=draws)
+            found[name] += _finds(pairs, names[-1], names[0])
+    return {name: count / studies for name, count in found.items()}
+
+
 def _finds(tests: Sequence[statistics.TestedPair], method: str, other: str) -> bool:
     return any(c.better == method and {c.method, c.other} == {method, other} for c in tests)
 
@@ -203,7 +238,7 @@ def _plain_p(difference: np.ndarray) -> float:
 
 
 def _generator(cell: Cell) -> np.random.Generator:
-    levels = [(*FACTORS[name], *UNSTABLE).index(value) for name, value in asdict(cell).items()]
+    levels = [(*FACTORS[name], *UNSTABLE, *SHARED).index(value) for name, value in asdict(cell).items()]
     return stream(1, *levels)
 
 
@@ -236,9 +271,18 @@ TABLES = {
             for kind, ratio, seeds, methods in product(UNSTABLE, (0.2, 0.7), (3, 5, 10), (4, 12))
         ],
     ),
-    "equivalence": (lambda cell, studies: {"equivalent": false_equivalence(cell, studies)}, EQUIVALENCE_CELLS),
+    "shared": (
+        false_claims,
+        [
+            Cell(0.2, seeds, clients, methods, "normal", kind)
+            for kind, seeds, clients, methods in product(SHARED, (3, 5), (20, 100), (4, 12))
+        ],
+    ),
+    "equivalence": (false_equivalence, EQUIVALENCE_CELLS),
     "power": (power, [Cell(ratio, seeds, clients, methods) for methods, ratio, seeds, clients in POWER_CELLS]),
+    "seeds": (power_by_seeds, [Cell(0.2, seeds, clients, methods) for methods, clients, seeds in SEED_CELLS]),
 }
+POWERS = ("power", "seeds")  # tables of true claims
 
 
 def measure(task: tuple[str, int, int]) -> tuple[dict[str, float], float]:
@@ -256,7 +300,7 @@ def write_table(name: str, lines: Sequence[dict[str, float]], studies: int) -> i
     shares = frame.columns[len(FACTORS) : -1]
     frame[shares] = frame[shares].round(3)
     write_atomic(FOLDER / f"{name}.csv", frame.to_csv(index=False, lineterminator="\n"))
-    claims = [] if name == "power" else [column for column in shares if column not in INTERVALS]
+    claims = [] if name in POWERS else [column for column in shares if column not in INTERVALS]
     return sum(breaks(share, studies) for column in claims for share in frame[column])
 
 

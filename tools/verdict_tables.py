@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.verdicts import FACTORS, INTERVALS, breaks
+from benchmarks.verdicts import FACTORS, INTERVALS, POWERS, breaks
 from tools.pages import join_cells, rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +32,7 @@ def table(name: str) -> str:
     lines.append(["--:" if pd.api.types.is_numeric_dtype(rows[column]) else "---" for column in (*factors, *measured)])
     for row in rows.to_dict("records"):
         levels = [f"{row[factor]:g}" if isinstance(row[factor], float) else str(row[factor]) for factor in factors]
-        shares = [_share(row[column], studies, column not in INTERVALS and name != "power") for column in measured]
+        shares = [_share(row[column], studies, column not in INTERVALS and name not in POWERS) for column in measured]
         lines.append([*levels, *shares])
     return join_cells(lines)
 

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, ttest_1samp
 from scipy.stats import t as student
 
 from benchmarks.verdicts import Cell, name_methods
@@ -248,6 +248,33 @@ def test_one_task_two_methods_or_an_empty_cell_cannot_be_ranked(scores: np.ndarr
     names = [str(place) for place in range(scores.shape[1])]
     with pytest.raises(BadInput, match="2 x 3 finite cells"):
         ranking.ranking(names, scores, [True] * len(scores))
+
+
+def test_a_margin_in_percent_is_as_uncertain_as_the_mean_it_is_of(rng: np.random.Generator) -> None:
+    """Errors of six clients that differ more than their mean is large. Once 21 % of such studies called two methods
+    equivalent whose errors differ by the margin.
+    """
+    wrong = right = 0
+    for _ in range(150):
+        scores = Cell(0.1, 10, 6, 4).study(rng) * rng.exponential(size=6) ** 2
+        scores[::2] *= 1.05
+        pairs = statistics.compare_all_pairs(dict(zip("abcd", scores, strict=True)), False, Margin(share=0.05), 500)
+        wrong += any(c.verdict == "equivalent" for c in pairs if {c.method, c.other} not in ({*"ac"}, {*"bd"}))
+        right += sum(c.verdict == "equivalent" for c in pairs if {c.method, c.other} in ({*"ac"}, {*"bd"}))
+    assert wrong < 18  # a chance of 1 in 1,000 at a level of 5 %
+    assert right > 15  # of 300 pairs
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_at_the_edge_of_a_margin_in_percent_is_students_test(sign: float, order: str, rng: np.random.Generator) -> None:
+    """Of two fixed models: is one mean less than 1.05 times the other? So it is for negative scores, and either way."""
+    low = sign * rng.exponential(10, size=60)
+    values = {"a": 1.01 * low + rng.normal(0, 0.1, size=60), "b": low}
+    (test,) = statistics.compare_pairs(values, [(order[0], order[1])], False, Margin(share=0.05), fixed=True)
+    large, small = sorted(values.values(), key=lambda scores: abs(scores.mean()))[::-1]
+    expected = ttest_1samp(sign * (large - 1.05 * small), 0, alternative="less").pvalue
+    assert test.p_equivalent == pytest.approx(expected, abs=0.015)
 
 
 def draw_copies(rng: np.random.Generator, random: bool) -> np.ndarray:

@@ -83,7 +83,7 @@ class JointDistribution:
         signs, pool, normals, chi_squared = (numbers[part] for numbers in self._numbers)
         cells = model.seeds * model.clients
         means = signs @ model.scores.T / model.clients
-        mean = means[:, first] - means[:, second]
+        mean = means[:, first] - model.factors * means[:, second]
         # The sum of squares is the same under every flip.
         between_clients = (model.squares - cells * mean**2) / (model.clients - 1)
         if model.varies.any():

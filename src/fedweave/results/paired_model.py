@@ -10,6 +10,7 @@ moderated by those of all pairs, as in Smyth, "Linear models and empirical Bayes
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,7 @@ class PairedModel:
     Attributes:
         scores: of every method, averaged over seeds [M, N].
         pairs: numbers of the two methods of each pair [K, 2].
+        factors: of the second method's scores in each difference; other than 1 at the edge of a margin alone [K].
         seeds, clients: S and N.
         mean: difference of each pair [K].
         between_clients: mean square of each pair between clients, with N − 1 degrees of freedom [K].
@@ -46,6 +48,7 @@ class PairedModel:
 
     scores: Floats
     pairs: NDArray[np.int64]
+    factors: Floats
     seeds: int
     clients: int
     mean: Floats
@@ -89,8 +92,7 @@ class PairedModel:
     @cached_property
     def squares(self) -> Floats:
         """Sum of squares of each pair's client differences, times S [K]."""
-        first, second = self.pairs.T
-        return self.seeds * ((self.scores[first] - self.scores[second]) ** 2).sum(1)
+        return self.seeds * (subtract(self.scores, self.pairs, self.factors) ** 2).sum(1)
 
     @property
     def error(self) -> Floats:
@@ -127,32 +129,53 @@ def ratio(numerator: Floats, error: Floats) -> Floats:
         return np.where(numerator == 0, 0.0, numerator / error)
 
 
-def fit(values: Floats, pairs: NDArray[np.int64]) -> PairedModel:
+def subtract(scores: Floats, pairs: NDArray[np.int64], factors: Floats) -> Floats:
+    """Differences [K, ...] of the two methods of each pair in `scores` [M, ...]; the second one times its factor."""
+    first, second = pairs.T
+    return scores[first] - factors.reshape(-1, *(1,) * (scores.ndim - 1)) * scores[second]
+
+
+def fit_edge(values: Floats, pairs: NDArray[np.int64], share: float) -> PairedModel:
+    """The model of `pairs` at the edge of a margin that is this share of the smaller mean, in absolute value.
+
+    The first method of each pair is the one with the larger mean, and the difference is that to 1 + share times the
+    other. It is 0 at the edge, and varies with the mean that the margin is a share of (Fieller, "Some problems in
+    interval estimation", JRSS B 16, 1954).
+    """
+    size = np.abs(values.mean((1, 2)))
+    larger_first = np.where((size[pairs[:, 0]] < size[pairs[:, 1]])[:, None], pairs[:, ::-1], pairs)
+    return fit(values, larger_first, 1 + share)
+
+
+def fit(values: Floats, pairs: NDArray[np.int64], factor: float = 1.0) -> PairedModel:
     """The model of `pairs` of the methods in `values` [M, S, N], finite, S and N at least 2; or S = 1.
 
     One seed leaves the variance between clients: nothing is known of seeds.
 
     Args:
         pairs: [K, 2].
+        factor: of the scores of the second method of every pair.
     """
     _, seeds, clients = values.shape
     rounding = ROUNDING * np.abs(values).max(initial=0.0)
     depends_on_seed = np.ptp(values, axis=1).max(axis=1) > rounding
     scores = values.mean(1)
+    factors = np.full(len(pairs), factor)
     first, second = pairs.T
-    differences = scores[first] - scores[second]
+    differences = subtract(scores, pairs, factors)
     mean = differences.mean(1)
     between_clients = seeds * ((differences - mean[:, None]) ** 2).sum(1) / (clients - 1)
     varies = depends_on_seed[first] | depends_on_seed[second]
-    every_square, every_rest = _seed_squares(values)
-    own, rest = every_square[first, second], every_rest[first, second]
+    own, rest = _between_seeds(values, pairs, factors), _rest(values, pairs, factors)
     squares = (seeds - 1) * own + (clients - 1) * (between_clients + (seeds - 1) * rest) + seeds * clients * mean**2
     sources = find_sources(np.where(depends_on_seed[:, None, None], values, 0.0), rounding)
-    pool = every_square[np.ix_(sources, sources)][np.triu_indices(len(sources), 1)]
+    every_pair = np.array(list(combinations(sources, 2)), dtype=np.int64).reshape(-1, 2)
+    pool = _between_seeds(values, every_pair, np.ones(len(every_pair)))
     moderated, weight, prior = moderate(own, pool, seeds - 1)
     return PairedModel(
         scores,
         pairs,
+        factors,
         seeds,
         clients,
         mean,
@@ -191,18 +214,20 @@ def find_sources(values: Floats, rounding: float) -> list[int]:
     return sources
 
 
-def _seed_squares(values: Floats) -> tuple[Floats, Floats]:
-    """Mean squares of the differences of every two methods, between seeds and of single cells, [M, M] each; 0 for one
-    seed.
-    """
+def _between_seeds(values: Floats, pairs: NDArray[np.int64], factors: Floats) -> Floats:
+    """Mean squares between seeds of the differences of pairs [K]; 0 for one seed."""
+    _, seeds, clients = values.shape
+    of_seeds = values.mean(2) - values.mean((1, 2))[:, None]
+    return clients * (subtract(of_seeds, pairs, factors) ** 2).sum(1) / max(1, seeds - 1)
+
+
+def _rest(values: Floats, pairs: NDArray[np.int64], factors: Floats) -> Floats:
+    """Mean squares of single cells of the differences of pairs [K]; 0 for one seed."""
     methods, seeds, clients = values.shape
-    if seeds < 2:
-        return np.zeros((methods, methods)), np.zeros((methods, methods))
     of_seeds = values.mean(2) - values.mean((1, 2))[:, None]
     cells = values - values.mean(1, keepdims=True) - of_seeds[:, :, None]
     flat = cells.reshape(methods, -1)
     products = flat @ flat.T  # of all pairs at once: K differences [S, N] would be large
-    own = np.diag(products)
-    rest = np.maximum(own[:, None] + own - 2 * products, 0.0)
-    between = clients * ((of_seeds[:, None] - of_seeds) ** 2).sum(2)
-    return between / (seeds - 1), rest / ((seeds - 1) * max(1, clients - 1))
+    own, (first, second) = np.diag(products), pairs.T
+    squares = own[first] + factors**2 * own[second] - 2 * factors * products[first, second]
+    return np.maximum(squares, 0.0) / max(1, (seeds - 1) * (clients - 1))

@@ -6,10 +6,11 @@ correction need be larger than its own. It needs a p that holds alone. That of t
 beside copies of another: no other pair tells how much they vary between seeds.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedweave.results import holm
 from fedweave.results.formats import ALPHA
@@ -29,11 +30,13 @@ class PairedTests:
         model: of the pairs.
         draws: of the joint distribution; fewer than `DRAWS` in simulations alone.
         chosen_from: of how many pairs those of the model were chosen by earlier scores of the same clients; 0: of none.
+        edge: model of the pairs at the edge of margins that are shares of a mean; None: margins are numbers.
     """
 
     model: PairedModel
     draws: int = DRAWS
     chosen_from: int = 0
+    edge: PairedModel | None = None
 
     @cached_property
     def p(self) -> Floats:
@@ -47,7 +50,7 @@ class PairedTests:
         model = self.model
         spread = model.error > 1e-9 * np.abs(model.mean)
         freedom = np.where(spread, model.error_freedom, 1.0)
-        return np.where(spread, stdtr(freedom, -statistic), 0.5**model.clients)
+        return np.where(spread, stdtr(freedom, -statistic), np.where(statistic > 0, 0.5**model.clients, 1.0))
 
     @cached_property
     def interval(self) -> tuple[Floats, Floats]:
@@ -73,11 +76,17 @@ class PairedTests:
         """
         if not margins.any():
             return np.ones(len(margins))
-        model = self.model
+        model, edge = self.model, self._at_edge
         equal = model.equal & (margins > 0)
-        statistic = np.where(equal, np.inf, ratio(margins - np.abs(model.mean), model.error))
-        p = np.where(equal, 0.0, self._one_sided(statistic))
-        return self._adjust(statistic, np.where(model.mean >= 0, 1.0, -1.0), p)
+        statistic = np.where(equal, np.inf, ratio(margins - np.abs(model.mean), edge.model.error))
+        p = np.where(equal, 0.0, edge._one_sided(statistic))
+        turned = edge.model.pairs[:, 0] != model.pairs[:, 0]
+        return edge._adjust(statistic, np.where((model.mean >= 0) != turned, 1.0, -1.0), p)
+
+    @cached_property
+    def _at_edge(self) -> "PairedTests":
+        """The tests whose model is that of the edge of margins; these tests where margins are numbers."""
+        return self if self.edge is None else replace(self, model=self.edge, edge=None)
 
     def _adjust(self, statistic: Floats, signs: Floats, p: Floats) -> Floats:
         """Corrected p [K] of the tests with `statistic` and, alone, `p`; signs as of `JointDistribution.adjust`."""
@@ -108,7 +117,13 @@ class PairedTests:
         """
         counts = np.arange(self.model.seeds + 1, MOST_SEEDS + 1, dtype=np.float64)
         size = np.abs(self.model.mean)
-        statistic = np.maximum(size, margins - size) / np.maximum(self.model.error_with(counts), 1e-300)
-        reached = 2 * self._one_sided(statistic) < ALPHA / max(len(size), self.chosen_from)
+        reached = self._is_shown(size, counts) | self._at_edge._is_shown(margins - size, counts)
         first = np.append(counts, np.nan)[np.where(reached.any(0), reached.argmax(0), len(counts))]
         return np.where(self.model.varies, first, np.nan)
+
+    def _is_shown(self, size: Floats, seeds: Floats) -> NDArray[np.bool_]:
+        """Whether other numbers of seeds [T] would show that a mean as seen differs from 0, or is inside of a margin,
+        by `size` [K]; [T, K].
+        """
+        statistic = size / np.maximum(self.model.error_with(seeds), 1e-300)
+        return 2 * self._one_sided(statistic) < ALPHA / max(len(size), self.chosen_from)

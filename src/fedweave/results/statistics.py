@@ -119,7 +119,8 @@ def compare_pairs(
         numbers = {name: number for number, name in enumerate(comparable)}
         stacked = np.stack([arrays[name] for name in comparable])
         model = paired_model.fit(stacked, np.array([[numbers[a], numbers[b]] for a, b in tested]))
-        test = PairedTests(model, draws, chosen_from)
+        edge = paired_model.fit_edge(stacked, model.pairs, margin.share) if margin.share else None
+        test = PairedTests(model, draws, chosen_from, edge)
         found = _test(test, stacked.mean((1, 2)), tested, higher_is_better, margin, fixed)
     return [found.get(pair) or _describe_untested(arrays, *pair, margin) for pair in pairs]
 
