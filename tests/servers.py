@@ -118,7 +118,7 @@ def newest_checkpoint(folder: Path) -> int:
 
     The log shows a round before its checkpoint is written.
     """
-    files = (folder / ".fedweave" / "checkpoints").rglob("[!.]*-0-*.pt")
+    files = (folder / ".fedweave" / "checkpoints").rglob("[!.]*-0-[0-9]*.pt")
     return max((int(path.stem.rpartition("-")[2]) for path in files), default=0)
 
 

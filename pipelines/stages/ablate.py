@@ -57,7 +57,7 @@ def main(name: str) -> None:
     item = study.runs[block["run"]]
     check(("ablate", name), ("margins",), *params_entries.run_entries(item.task, item.method, block["run"]))
     for checkpoints, spec in trained_runs:
-        checkpoint_files.remove(checkpoints, spec)
+        checkpoint_files.record_written(checkpoints, spec)
 
 
 def run_variants(

@@ -48,7 +48,7 @@ def main(key: str) -> None:
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), prepared, histories, controls=paths.STATE / "controls")
     check(*params_entries.run_entries(run.name, run.method, key))
-    checkpoint_files.remove(checkpoints, prepared.run)
+    checkpoint_files.record_written(checkpoints, prepared.run)
 
 
 def _keep_failure(folder: Path, error: ContestantFailed) -> None:
@@ -81,7 +81,8 @@ def train(
     partition_code: Sequence[Path] = (),
     logs: Path | None = None,
 ) -> TrainingResult:
-    """Train every repetition of `run`; one that was killed continues from its checkpoint of the same code and data.
+    """Train every repetition of `run`; one that was killed continues from its checkpoint of the same code and data, and
+    with further seeds the others are not trained again.
 
     Args:
         run: the run.
@@ -99,6 +100,7 @@ def train(
     prepared = prepared.with_logs(logs) if logs else prepared
     parts = [run_digest(run), inputs_digest(run), *([digest(partition_code)] if partition_code else [])]
     checkpoints = paths.STATE / "checkpoints" / "-".join(parts)
+    checkpoint_files.forget_repeated(checkpoints, run)
     return TrainingResult(
         prepared,
         repetition.run_repetitions(prepared, checkpoints, progress_printer(title, prepared.rounds)),

@@ -257,7 +257,7 @@ def test_checkpoints_of_other_runs_are_refused_and_damaged_ones_skipped(tmp_path
     newest.write_bytes(newest.read_bytes()[:-100])
     assert again().scores == whole.scores
     (newest,) = tmp_path.iterdir()
-    assert newest.name.endswith("-000000005.pt")
+    assert newest.name.endswith("-finished.pt")
     assert load_tensors(newest)["state"] == (5, {}, {}, {})
     finished = again()
     assert finished.scores == whole.scores

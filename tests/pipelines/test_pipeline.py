@@ -14,6 +14,7 @@ import yaml
 from fedweave.files.atomic import write_atomic
 from fedweave.pipelines.launching import forkserver
 from fedweave.pipelines.stages import train
+from fedweave.runs import checkpoints
 from tests import trained
 from tests.mlflow_store import Shown, current
 from tests.servers import ROOT, Project
@@ -65,7 +66,9 @@ def test_results_are_there(project: Project) -> None:
     assert {"cpu_utilization_percentage", "time"} <= {*pd.read_csv(folder / "runs" / "digits-ditto" / "system.csv")}
     assert "Ditto" in (folder / "leaderboard.txt").read_text()
     assert (project.folder / "mlflow.db").is_file()
-    assert not [*(project.folder / ".fedweave" / "checkpoints").rglob("*.pt")]
+    stored = [*(project.folder / ".fedweave" / "checkpoints").rglob("*.pt")]
+    assert stored
+    assert {path.stem.rpartition("-")[2] for path in stored} == {"finished"}
 
 
 def test_variants_of_an_ablation_are_compared_with_the_declared_run(project: Project) -> None:
@@ -213,6 +216,37 @@ def test_training_continues_from_checkpoints_of_the_same_data_only(
     after = train.train(run, (replace(old, x=-2 * old.x), rows), "toy")
     assert after.checkpoints != before.checkpoints
     assert after.histories[0].scores != before.histories[0].scores
+
+
+def test_further_seeds_are_trained_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The same seeds are trained again, as `dvc repro -f` asks for, and so are those that there was no room for."""
+    monkeypatch.chdir(tmp_path)
+    rows, data = trained.partition("images"), trained.dataset("images")
+
+    def train_seeds(*seeds: int) -> tuple[train.TrainingResult, set[int]]:
+        """The result, and the seeds that were trained."""
+        result = train.train(
+            trained.study("images", {"fedavg": {}}, seeds=seeds).run("blobs-fedavg"), (data, rows), "t"
+        )
+        checkpoints.record_written(result.checkpoints, result.prepared.run)
+        return result, {int(seed) for seed in re.findall(r"seed (\d+): round", capfd.readouterr().out)}
+
+    (first, _), (more, trained_seeds) = train_seeds(0, 1), train_seeds(0, 1, 2)
+    assert trained_seeds == {2}
+    assert [*more.histories] == [0, 1, 2]
+    assert [more.histories[seed].ledger for seed in (0, 1)] == [first.histories[seed].ledger for seed in (0, 1)]
+    again, trained_seeds = train_seeds(0, 1, 2)
+    assert trained_seeds == {0, 1, 2}
+    assert {seed: history.scores for seed, history in again.histories.items()} == {
+        seed: history.scores for seed, history in more.histories.items()
+    }
+    assert train_seeds(2, 1)[1] == set()
+    monkeypatch.setattr(checkpoints, "MOST_FINISHED", 0)
+    train_seeds(2)
+    assert not [path for path in (tmp_path / ".fedweave").rglob("*") if path.is_file()]
+    assert train_seeds(2, 3)[1] == {2, 3}
 
 
 def test_every_stage_is_a_child_of_dvc_itself() -> None:

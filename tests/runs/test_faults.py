@@ -153,7 +153,8 @@ def test_killed_at_any_moment(project: Path) -> None:
         if number % 4 == 3:
             assert wait_for_exit(stage()) == 0
             assert results() == expected
-            assert [*(paths.STATE / "checkpoints").rglob("*.*")] == []
+            remaining = {path.name.rpartition("-")[2] for path in (paths.STATE / "checkpoints").rglob("*.*")}
+            assert remaining == {"finished.pt", "written.json"}
     assert killed >= KILLS // 4
 
 
@@ -194,7 +195,7 @@ def test_failing_at_every_write(project: Path) -> None:
         how = ("power cut", "full disk")[at % 2]
         clear(checkpoints=True)
         assert wait_for_exit(stage(fail_at(at, how, taken))) == (77 if how == "power cut" else 1)
-        assert not is_finished() or at >= total - 2  # but the last rename, and the sync after it
+        assert not is_finished() or at >= total - 4  # but the last two renames, and the syncs after them
         clear()
         again = wait_for_exit(
             stage(fail_at(at, how, taken))

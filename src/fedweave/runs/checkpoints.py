@@ -1,4 +1,8 @@
-"""Checkpoints: one file per repetition and moment, named after the specification of the run."""
+"""Checkpoints: one file per repetition and moment, named after the specification of the run.
+
+The last one of a repetition has its results. It stays after these are written, so that a study which gets further seeds
+trains those alone.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -11,7 +15,7 @@ from torch import Tensor
 
 from fedweave.engine.records import State
 from fedweave.errors import BadInput
-from fedweave.files.atomic import load_tensors, remove_temporary_files, save_tensors
+from fedweave.files.atomic import load_tensors, read_json, remove_temporary_files, save_tensors, write_json
 from fedweave.runs.build import PreparedRun
 from fedweave.runs.history import History
 from fedweave.study.spec import RunSpec
@@ -20,6 +24,9 @@ from fedweave.tensors.trees import to_cpu
 
 VERSION = 3  # of a checkpoint's content
 CHECKPOINTS = 2  # that are kept of a repetition: the newest, and the one before in case the newest is damaged
+WRITTEN = "written.json"  # ends the name of the file with the seeds of a run whose results are written
+FINISHED = "finished"  # in the name of a last checkpoint, in place of the round; it sorts after all rounds
+MOST_FINISHED = 2**30  # bytes of last checkpoints whose results are written; the oldest runs above it are removed
 
 
 def list_checkpoints(folder: Path, run: RunSpec, seed: int) -> list[Path]:
@@ -27,10 +34,49 @@ def list_checkpoints(folder: Path, run: RunSpec, seed: int) -> list[Path]:
     return sorted(folder.glob(f"{run.fingerprint()}-{seed}-*.pt"), reverse=True)
 
 
+def record_written(folder: Path, run: RunSpec) -> None:
+    """Note that the results of a run are written; its finished repetitions stay while there is room."""
+    _remove_unfinished(folder, run)
+    write_json(_record(folder, run), [*run.seeds], indent=None)
+    with suppress(FileNotFoundError):  # another process removes them at the same time
+        _make_room(folder.parent)
+
+
+def _make_room(folder: Path) -> None:
+    """Remove the finished repetitions of the oldest written runs, if all of them are larger than `MOST_FINISHED`."""
+    records = sorted(folder.glob(f"*/*-{WRITTEN}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    size = 0
+    for record in records:
+        files = [*record.parent.glob(f"{record.name.removesuffix(WRITTEN)}*-{FINISHED}.pt")]
+        size += sum(file.stat().st_size for file in files)
+        for file in [*files, record] if size > MOST_FINISHED else ():
+            file.unlink(missing_ok=True)
+
+
+def forget_repeated(folder: Path, run: RunSpec) -> None:
+    """Remove the checkpoints of a run whose results were written for the same seeds: it is trained again on purpose."""
+    record = _record(folder, run)
+    if record.is_file() and read_json(record, "delete it", list) == [*run.seeds]:
+        remove(folder, run)
+    record.unlink(missing_ok=True)  # what is not removed goes on
+
+
+def _record(folder: Path, run: RunSpec) -> Path:
+    """The file with the seeds of a run whose results are written."""
+    return folder / f"{run.fingerprint()}-{WRITTEN}"
+
+
 def remove(folder: Path, run: RunSpec) -> None:
-    """Remove the checkpoints of a run whose results are written."""
+    """Remove the checkpoints of a run."""
+    _remove_unfinished(folder, run)
+    for path in folder.glob(f"{run.fingerprint()}-*-{FINISHED}.pt"):
+        path.unlink(missing_ok=True)
+
+
+def _remove_unfinished(folder: Path, run: RunSpec) -> None:
+    """Remove the checkpoints of a run but the last ones of its repetitions."""
     remove_temporary_files(folder, f"{run.fingerprint()}-*")
-    for path in folder.glob(f"{run.fingerprint()}-*.pt"):
+    for path in folder.glob(f"{run.fingerprint()}-*-[0-9]*.pt"):
         path.unlink(missing_ok=True)
     for path in folder.glob(_table_folder(folder, run, "*").name):
         shutil.rmtree(path, ignore_errors=True)
@@ -67,7 +113,8 @@ def save(
     finished = state.round == prepared.rounds
     state = State(state.round, {}, {}) if finished else state
     content = {"version": VERSION, "fingerprint": prepared.run.fingerprint(), "seed": seed}
-    path = checkpoints / f"{prepared.run.fingerprint()}-{seed}-{state.round:09d}.pt"
+    moment = FINISHED if finished else f"{state.round:09d}"
+    path = checkpoints / f"{prepared.run.fingerprint()}-{seed}-{moment}.pt"
     if tables is not None and not finished:
         tables.flush()  # rows have to be on the disk before a checkpoint refers to them
         tables.retain(path.name, tuple(state))
