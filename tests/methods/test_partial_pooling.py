@@ -9,8 +9,10 @@ import tiny
 import torch
 from scipy.integrate import quad
 from scipy.optimize import minimize
-from scipy.special import expit
+from scipy.special import expit, softmax
 from sklearn.datasets import load_diabetes, load_iris, load_wine
+from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
 from torch import Tensor
 
 import fedweave as fw
@@ -274,6 +276,19 @@ def test_rounds_of_classes_reach_the_optimum(participation: float) -> None:
     if participation == 1:
         best = minimize(negative, point[0].numpy(), method="Nelder-Mead", options={"xatol": 0.01, "fatol": 1e-3})
         np.testing.assert_allclose(point[0].abs(), np.abs(best.x), atol=0.05)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_predictions_are_the_probabilities_of_the_classes(classes: int) -> None:
+    """As of one logistic regression for each class against the others, where clients do not differ."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(4000, 2)).astype(np.float32)
+    slopes = np.array([[0.0, 1.5, -1.5], [0.0, -1.0, 1.0]])[:, :classes]
+    y = (rng.random((4000, 1)) > softmax(x @ slopes, axis=1).cumsum(1)).sum(1)
+    rows = fw.Federation.from_arrays(x, y, client=np.arange(4000) % 4, normalize="none")
+    done = fw.fit("partial_pooling", rows, model="linear", metric="log_loss", rounds=8, seed=0, progress=False)
+    expected = OneVsRestClassifier(LogisticRegression()).fit(x, y).predict_proba(x[:200])
+    np.testing.assert_allclose(done.predict_proba(x[:200], client=1), expected, atol=0.08)
 
 
 def test_separated_classes_need_a_ridge_to_have_an_optimum() -> None:
