@@ -1,6 +1,7 @@
 """Answers of the champion: while it moves, in a log, and scored when labels come."""
 
 import json
+import math
 import socket
 import threading
 from dataclasses import replace
@@ -84,6 +85,42 @@ def test_each_answer_is_of_one_champion_while_it_moves(life: fw.Lifecycle) -> No
     assert all(one["predictions"] == expected[one["version"]] for one in answers)
     assert expected[1] != expected[2]
     assert answers[0]["probabilities"][0].keys() == {"no", "yes"}
+    assert answers[0]["logged"] == 0  # there is no log
+
+
+def test_while_a_champion_is_being_loaded_the_one_before_answers(life: fw.Lifecycle) -> None:
+    """The request that found the new one loads it; the others do not wait for that."""
+    is_loading, others_have_answers = threading.Event(), threading.Event()
+
+    class Slow(fw.Lifecycle):
+        def load(self, deployed: roles.Deployed, before: float = math.inf) -> Any:
+            if deployed.version == 2:
+                is_loading.set()
+                others_have_answers.wait(5)
+            return super().load(deployed, before)
+
+    served = ServedChampion(Slow(life.folder))
+    promote(life)
+    first = threading.Thread(target=served.champion)
+    first.start()
+    assert is_loading.wait(60)
+    meanwhile, _ = served.champion()
+    others_have_answers.set()
+    first.join(60)
+    assert (meanwhile.version, served.champion()[0].version) == (1, 2)
+
+
+def test_without_a_champion_nothing_is_served(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has no champion yet; train one: fedweave challenge"):
+        ServedChampion(begin(tmp_path))
+
+
+def test_a_row_without_its_client_is_refused(life: fw.Lifecycle) -> None:
+    """The answers to the others would stand in the wrong rows."""
+    rows = week(3).drop(columns="late")
+    rows.loc[1, "site"] = None
+    with pytest.raises(BadInput, match="client nan: has no model of version 1 yet"):
+        ServedChampion(life).answer(rows)
 
 
 def test_an_answer_says_which_values_may_be_misread(life: fw.Lifecycle) -> None:
@@ -202,10 +239,13 @@ def test_days_become_one_file_and_old_ones_go(tmp_path: Path, monkeypatch: pytes
         log.add(rows, "A", 1, said)
         log.write()
     first, second = sorted(place.iterdir())
-    first.rename(place / "2020-01-01-000000.parquet")
-    log.write()
-    assert [*place.iterdir()] == [second]
-    yesterday = f"{datetime.now(UTC) - pd.Timedelta(days=1):%Y-%m-%d}"
+    yesterday, oldest, gone = (f"{datetime.now(UTC) - pd.Timedelta(days=days):%Y-%m-%d}" for days in (1, 30, 31))
+    (place / f"{oldest}-000000.parquet").write_bytes(first.read_bytes())
+    first.rename(place / f"{gone}-000000.parquet")
+    for _ in range(2):
+        log.write()
+        assert {*place.iterdir()} == {place / f"{oldest}.parquet", second}
+    (place / f"{oldest}.parquet").unlink()
     for name in ("", "-1", "-2"):
         (place / f"{yesterday}{name}.parquet").write_bytes(second.read_bytes())
     log.write()

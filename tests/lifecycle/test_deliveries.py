@@ -84,18 +84,30 @@ def test_points_mean_what_they_meant_in_earlier_deliveries(with_commas: int, tmp
 
 
 def test_rows_without_a_key_count_once_and_copies_stay(tmp_path: Path) -> None:
-    """Two equal rows of one file are two. A file that was edited is put aside, one that was replaced is not."""
+    """Equal rows of one file are as many. A file that was edited is put aside, one that was replaced is not."""
     terms = Terms(client="site", label="late")
-    table = pd.concat([flights(0, 30), flights(0, 2)]).drop(columns="id")
+    table = pd.concat([flights(0, 30), flights(0, 30)[:2], flights(0, 30)[:1]]).drop(columns="id")
     table.to_csv(tmp_path / "all.csv", index=False)
     take(tmp_path, terms=terms)
-    assert len(rows(tmp_path, terms)) == 32
+    assert len(rows(tmp_path, terms)) == 33
     table.assign(delay=[99.0, *table["delay"].iloc[1:]]).to_csv(tmp_path / "all.csv", index=False)
     aside = put_aside(tmp_path, terms=terms)
     assert "1 row of delivery 1 changed in it" in aside.reason
     flights(100, 30).drop(columns="id").to_csv(tmp_path / "all.csv", index=False)
     arrival = arrive(tmp_path, terms=terms)
     assert arrival.new == 30
+
+
+def test_rows_with_times_count_once(tmp_path: Path) -> None:
+    """In whatever zone they are written, and where one is missing."""
+    times = pd.date_range("2024-01-01", periods=60, freq="h", tz="UTC").to_series(index=range(60))
+    times[3] = pd.NaT
+    flights(0).assign(when=times).to_parquet(tmp_path / "a-1.parquet")
+    assert arrive(tmp_path, "*.parquet").new == 60
+    times[4] += pd.Timedelta(minutes=1)
+    flights(0).assign(when=times.dt.tz_convert("Asia/Tokyo")).to_parquet(tmp_path / "a-2.parquet")
+    again = arrive(tmp_path, "*.parquet")
+    assert (again.new, again.corrections) == (0, 1)
 
 
 def test_corrections_replace_and_late_labels_count_when_they_come(tmp_path: Path) -> None:
@@ -177,7 +189,27 @@ def test_a_suspicious_delivery_is_put_aside(tmp_path: Path, change: Any, reason:
     assert reason in aside.reason
     assert (tmp_path / "life" / "quarantine" / aside.file).read_bytes() == (tmp_path / "a-2.csv").read_bytes()
     assert take(tmp_path) == []
+    assert Deliveries(tmp_path / "life", TERMS).quarantined == (aside,)
     assert (tmp_path / "life" / "deliveries" / LEDGER).read_bytes() == ledger
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [([7, 8] * 30, [7, 8] * 30), (["B", "7"] * 30, ["B", "7"] * 30), (["B", 7] * 30, ["B", "7"] * 30)],
+)
+def test_an_empty_column_gets_the_kind_of_its_first_values(
+    tmp_path: Path, later: list[Any], expected: list[Any]
+) -> None:
+    """Values of several kinds, as a database has them, are texts."""
+    connection = sqlite3.connect(tmp_path / "base.db")
+    source = Source(f"sqlite:///{tmp_path}/base.db", "select * from flights")
+    flights(0).assign(gate=None).to_sql("flights", connection, index=False, dtype={"gate": "BLOB"})
+    arrive(tmp_path, source)
+    table = flights(60).assign(gate=pd.Series(later, dtype=object))
+    table.to_sql("flights", connection, index=False, if_exists="append")
+    assert arrive(tmp_path, source).new == 60
+    assert rows(tmp_path)["gate"][60:].tolist() == expected
+    connection.close()
 
 
 def test_a_new_reading_can_be_accepted_at_once(tmp_path: Path) -> None:

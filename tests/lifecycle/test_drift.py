@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -87,8 +88,9 @@ def test_clients_of_one_table_only_and_dates_are_not_tested(before: pd.DataFrame
     new = after.assign(day=pd.Timestamp("2025"), constant=1, client=after["client"].replace("c0", "new site"))
     drift = find_drift(known, new, "client", [*COLUMNS, "day", "constant"])
     assert drift.tests == 7 * len(COLUMNS)
-    with pytest.raises(BadInput, match="columns: x9: is not in both tables"):
-        find_drift(known, new, "client", ["x9"])
+    for tables in ((known.assign(x9=1.0), new), (known, new.assign(x9=1.0))):
+        with pytest.raises(BadInput, match="columns: x9: is not in both tables"):
+            find_drift(*tables, "client", ["x9"])
 
 
 def test_a_small_shift_of_many_rows_is_no_drift() -> None:
@@ -119,6 +121,31 @@ def test_sizes_and_p_values_are_those_of_the_tests(seed: int, first: int, second
 def test_few_rows_far_away_have_the_p_of_chance() -> None:
     """Two rows beyond ten others: 2 of 66 orders."""
     assert compare_numbers(np.arange(10.0), np.array([20.0, 21.0])) == ("higher", 1.0, pytest.approx(2 / 66))
+
+
+def test_most_rows_may_have_the_same_value() -> None:
+    """Of counts, of which four in five are 0, the others go, or come."""
+    before, after = np.repeat([0.0, 3.0], [80, 20]), np.zeros(100)
+    p = pytest.approx(ks_2samp(before, after).pvalue)
+    assert compare_numbers(before, after) == ("lower", pytest.approx(0.2), p)
+    assert compare_numbers(after, before) == ("higher", pytest.approx(0.2), p)
+
+
+@pytest.mark.parametrize(("count", "method"), [(300, "exact"), (301, "asymp")])
+def test_many_pairs_of_rows_have_the_p_of_the_limit(count: int, method: Literal["exact", "asymp"]) -> None:
+    """As the exact one would take long; 1,000 times 300 is the last pair of tables that has it."""
+    before, after = stream(1).standard_normal(1000), stream(2).standard_normal(count) + 0.2
+    test = compare_numbers(before, after)
+    assert test is not None
+    assert test[2] == pytest.approx(ks_2samp(before, after, method=method).pvalue, rel=1e-6)
+
+
+def test_a_category_that_comes_has_the_p_of_fishers_test() -> None:
+    """Of three, it alone is far from chance: two sides, three tests."""
+    before, after = np.repeat([*"abc"], [40, 40, 5]), np.repeat([*"abc"], [10, 10, 20])
+    one_sided = fisher_exact([[20, 20], [5, 80]], "greater").pvalue
+    moved = 20 / 40 - 5 / 85
+    assert compare_categories(before, after) == ("more c", pytest.approx(moved), pytest.approx(6 * one_sided))
 
 
 def test_two_categories_have_the_p_of_fishers_test() -> None:

@@ -1,5 +1,6 @@
 """A life: new rows test the deployed models, then train the next ones, and the champion moves for a reason."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import fedweave as fw
 from fedweave.errors import BadInput
 from fedweave.lifecycle import ROLES, record, roles
 from fedweave.lifecycle.deliveries import PART
+from fedweave.lifecycle.ledger import Arrival, Ledger
 from fedweave.lifecycle.roles import BACK, BEGUN, FIRST, GIVEN_UP, PROMOTED, Deployed, RoleEvent, Roles
 from fedweave.metrics import Margin
 from fedweave.results.sequential import ChallengePlan
@@ -102,6 +104,26 @@ def test_a_wrong_value_in_the_file_of_roles_is_named_with_the_file(tmp_path: Pat
     assert str(caught.value) == f"{tmp_path / ROLES}: patience: 9 is not between 1 and per_year, 4 deliveries"
 
 
+def test_roles_of_before_warm_starts_can_be_read(tmp_path: Path) -> None:
+    """All models were trained from scratch then."""
+    roles.write_roles(tmp_path, Roles(champion=deployed(1)))
+    content = json.loads((tmp_path / ROLES).read_text(encoding="utf-8"))
+    del content["champion"]["parent"]
+    (tmp_path / ROLES).write_text(json.dumps(content), encoding="utf-8")
+    champion = roles.read_roles(tmp_path).champion
+    assert champion is not None
+    assert champion.parent == 0
+
+
+def test_the_digest_of_the_data_is_of_the_deliveries_up_to_a_version() -> None:
+    """Those that come later do not change it."""
+    arrivals = tuple(
+        Arrival(i, "", digest, "", "", "", 1, 1, 0, 0, 1) for i, digest in enumerate(("aa", "bb", "cc"), 1)
+    )
+    data = roles.hash_data(Ledger(arrivals=arrivals), 2)
+    assert data == roles.hash_data(Ledger(arrivals=arrivals[:2]), 2) == hashlib.sha256(b"aabb").hexdigest()[:12]
+
+
 def scored(differences: list[float], spread: float = 1.0) -> pd.DataFrame:
     """A record of eight clients in deliveries from the third on, with these mean differences."""
     entries: list[dict[str, Any]] = []
@@ -137,6 +159,16 @@ def test_only_the_test_moves_the_champion(differences: list[float], traffic: int
     assert then.champion is not None
     assert then.champion.version == (2 if event == PROMOTED else 1)
     assert (then.challenger is None) == bool(event)
+
+
+@pytest.mark.parametrize("lower", ["champion", "challenger"])
+def test_a_margin_is_a_share_of_the_lower_mean_so_far(lower: str) -> None:
+    """Of both models, in all deliveries up to the look; scores of other models count for nothing."""
+    now, table = Roles(deployed(1), deployed(2)), scored([0.5, 0.5], 10.0)
+    table.loc[table["role"] == lower, "score"] = table["delivery"].map({3: 40.0, 4: 60.0})
+    table = pd.concat([table, table.assign(version=9, score=1.0)], ignore_index=True)
+    margins = [roles.judge(table[table["delivery"] <= number], now, Margin(share=0.1)).margin for number in (3, 4)]
+    assert margins == pytest.approx([4.0, 5.0])
 
 
 def test_a_verdict_does_not_depend_on_when_it_is_asked_for() -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import ndtr, ndtri
+from scipy.stats import multivariate_normal, skew, ttest_1samp
+from scipy.stats import t as t_distribution
 
 from benchmarks import promotions
 from benchmarks.promotions import Site, bounds
@@ -44,6 +46,19 @@ def test_bounds_spend_exactly_the_chance_of_a_challenger() -> None:
     crossed = (walks >= -ndtri(bounds(plan))).any(1).mean()
     assert crossed == pytest.approx(plan.share, abs=4 * (0.1 * 0.9 / 40_000) ** 0.5)
     assert plan.share == pytest.approx(0.1)
+
+
+def test_bounds_spend_their_chance_however_many_rows_come() -> None:
+    """The statistics of looks are normal, with the correlation of sums of rows: SciPy has the chance of a crossing."""
+    plan, challenge, counts = ChallengePlan(5, 5, 0.2), Challenge(ChallengePlan(5, 5, 0.2)), [10, 40, 5, 60]
+    for count in counts:
+        challenge = look(challenge, {f"c{i}": ClientDifference((-1.0) ** i, count, 25.0) for i in range(8)})
+    bounds, rows = np.array([(-ndtri(one.bound), one.rows) for one in challenge.looks]).T
+    assert [*rows] == [*(8 * np.cumsum(counts))]
+    correlation = np.sqrt(np.minimum.outer(rows, rows) / np.maximum.outer(rows, rows))
+    for k in range(1, 5):
+        crossed = 1 - multivariate_normal(cov=correlation[:k, :k], seed=0).cdf(bounds[:k])
+        assert crossed == pytest.approx(plan.level * np.log(1 + (np.e - 1) * k / 5), abs=1e-4)
 
 
 def test_one_look_is_one_test() -> None:
@@ -117,6 +132,38 @@ def test_a_client_that_joins_late_does_not_hide_the_others() -> None:
     challenge = follow([*first, late], ChallengePlan(90, 365))
     assert challenge.looks[-1].clients == 8
     assert challenge.sums["new"].rows == 10
+
+
+@pytest.mark.parametrize(("rows", "clients"), [(9, 8), (10, 9)])
+def test_a_client_counts_with_a_tenth_of_the_usual_rows(rows: int, clients: int) -> None:
+    night = {f"c{i}": ClientDifference(i / 8, 100, 25.0) for i in range(8)} | {"new": ClientDifference(0.0, rows, 25.0)}
+    assert look(Challenge(), night).looks[-1].clients == clients
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_p_values_are_those_of_student_and_of_hall(sign: int) -> None:
+    """Where clients gain more than others lose they are Student's; where they lose more, t is that of Hall (1992)."""
+    differences = sign * np.array([-0.4, 0.1, 0.2, 0.3, 0.5, 2.5])
+    mean, better, worse, near = student(differences, np.zeros(6), 1.5)
+
+    def hall(values: np.ndarray) -> float:
+        t, skewness = ttest_1samp(values, 0).statistic, skew(values)
+        return float(
+            t_distribution.sf(t + skewness / 3 / 6**0.5 * t**2 + skewness**2 / 27 / 6 * t**3 + skewness / 6**1.5, 5)
+        )
+
+    def plain(values: np.ndarray) -> float:
+        return float(ttest_1samp(values, 0, alternative="greater").pvalue)
+
+    up, down = (plain, hall) if sign == 1 else (hall, plain)
+    assert mean == pytest.approx(differences.mean())
+    assert (better, worse) == (pytest.approx(up(differences)), pytest.approx(down(-differences)))
+    assert near == pytest.approx(max(up(1.5 + differences), down(1.5 - differences)))
+
+
+def test_clients_that_agree_have_the_p_of_chance() -> None:
+    """Six of six: one in 64, in one direction only; nothing is equivalent."""
+    assert student(np.full(6, 0.25), np.zeros(6), 1.0) == (0.25, 1 / 64, 1.0, 1.0)
 
 
 def test_a_look_without_new_rows_spends_nothing() -> None:
