@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,13 @@ def test_a_metric_that_is_no_mean_of_rows_has_differences_of_clients() -> None:
     assert right.interval("accuracy") == (pytest.approx(56.55, abs=0.01), 100.0)
 
 
+def test_an_interval_is_of_the_draws_that_have_a_score() -> None:
+    """Draws of one class have no area under the curve, which is 1 in all others; without any, there is none."""
+    area = record.RowAnswers("classes", np.array([0, 0, 0, 0, 1, 1]), np.array([[0.9, 0.1]] * 4 + [[0.2, 0.8]] * 2))
+    assert area.interval("roc_auc") == (area.score("roc_auc"),) * 2
+    assert np.isnan(replace(area, targets=np.zeros(6, dtype=np.int64)).interval("roc_auc")).all()
+
+
 def test_settings_stay_and_wrong_ones_are_named(tmp_path: Path) -> None:
     """The same call opens the life; another setting, or an edited file with a wrong one, is one line."""
     week(1).to_csv(tmp_path / "week-1.csv", index=False)
@@ -282,6 +290,8 @@ def test_coverage_is_the_share_of_rows_in_what_nine_of_ten_should_be_in(tmp_path
     outputs = np.array([[0.5, 0.3, 0.2], [0.95, 0.03, 0.02], [0.6, 0.35, 0.05]])
     said = record.RowAnswers("classes", np.array([1, 1, 2]), outputs)
     assert said.coverage() == pytest.approx(1 / 3)  # 0.95 and 0.6 + 0.35 are before the targets of the last two
+    equal = record.RowAnswers("numbers", np.zeros(4), np.array([-2.0, 2.0, 2.0, 2.0]))
+    assert (equal.error, equal.coverage(2.0), equal.coverage(1.9)) == (2.0, 1.0, 0.0)
     life = begin(tmp_path, methods="local", rounds=5, metric="mae", train={"lr": 0.1})
 
     def deliver(number: int) -> pd.DataFrame:

@@ -9,7 +9,9 @@ import pytest
 
 import fedweave as fw
 from fedweave import exported_model, results
+from fedweave.data.partitions.splits import PARTS
 from fedweave.lifecycle import roles, warm_start
+from fedweave.lifecycle.deliveries import PART
 from fedweave.lifecycle.roles import BEGUN, JOINED
 from tests.lifecycle.test_life import begin, week
 
@@ -32,12 +34,17 @@ def test_the_state_meets_the_inputs_that_it_knows(tmp_path: Path, label: str) ->
         table["kind"] = [f"{number * (i % 3)}" for i in range(len(table))]
         return table if label == "yes and no" else table.assign(late=table["a"] * 2.5 + number)
 
-    life = begin(tmp_path, train={"lr": 1e-9}, warm_rounds=1, model={"name": "mlp", "hidden": 4})
+    more = {"columns": {"exclude": "id"}, "model": {"name": "mlp", "hidden": 4}}
+    life = begin(tmp_path, train={"lr": 1e-9}, warm_rounds=1, **more)
     deliver(life, 1, rows(1))
     deliver(life, 2, rows(2, "ABCDEFG"))  # A comes before the others
     went_on, scratch = (fw.load(life.models(2, parent))["fedavg"] for parent in (1, 0))
     assert (went_on.clients, scratch.clients) == ((*"BCDEFG", "A"), (*"ABCDEFG",))
     assert went_on.run.info["spec"]["train"]["rounds"] == 4
+    stored, partition = life.deliveries.rows(2), life.federation(2, life.champion.trained).partition
+    for part in PARTS:  # rows keep them
+        for site, places in zip(went_on.clients, getattr(partition, part), strict=True):
+            assert sorted(places) == [*np.flatnonzero((stored[PART] == part) & (stored["site"] == site))]
     new = rows(2).drop(columns="site")
 
     def says(result: fw.MethodResult) -> np.ndarray:
