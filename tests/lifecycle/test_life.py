@@ -65,10 +65,10 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
     before = (life.folder / ROLES).read_bytes()
     assert len(life.evaluate()) == 12  # the new site has no model yet
     assert not len(life.evaluate())
-    for number in (9, -1, 1.5):
+    for number in (4, -1, 1.5):
         with pytest.raises(BadInput, match=f"number: {number} is no delivery; they are 1 to 3"):
             life.drift(number)  # type: ignore[arg-type]
-    assert life.drift().groups == ()  # the same columns; what they mean has changed
+    assert life.drift(1).groups == life.drift().groups == ()  # the same columns; what they mean has changed
     week(4).assign(a=lambda t: t["a"] + 4 * (t["site"] == "C")).to_csv(tmp_path / "week-4.csv", index=False)
     [promoted, *_] = life.challenge()
     assert (promoted.event, promoted.model.version) == (PROMOTED, 2)
@@ -205,6 +205,16 @@ def test_a_metric_that_is_no_mean_of_rows_has_differences_of_clients() -> None:
     assert noisy.interval("mae")[0] < noisy.score("mae") < noisy.interval("mae")[1]
     right = record.RowAnswers("classes", np.zeros(5, dtype=np.int64), np.tile([0.9, 0.1], (5, 1)))
     assert right.interval("accuracy") == (pytest.approx(56.55, abs=0.01), 100.0)
+
+
+def test_rows_of_a_class_that_a_model_does_not_know_are_left_out() -> None:
+    """The others are scored; without any other, there is no score."""
+    answers = pd.DataFrame({"no": [0.9, 0.2, 0.6], "yes": [0.1, 0.8, 0.4]})
+    said = record.classify(answers, pd.Series(["yes", "maybe", "no"]))
+    assert said is not None
+    assert said.targets.tolist() == [1, 0]
+    assert said.outputs.tolist() == [[0.9, 0.1], [0.6, 0.4]]
+    assert record.classify(answers, pd.Series(["maybe"] * 3)) is None
 
 
 def test_an_interval_is_of_the_draws_that_have_a_score() -> None:

@@ -10,7 +10,7 @@ import pytest
 import fedweave as fw
 from fedweave import exported_model
 from fedweave.errors import BadInput
-from fedweave.lifecycle import forgetting, roles, sites
+from fedweave.lifecycle import answer_log, forgetting, record, roles, sites
 from fedweave.lifecycle.row_digests import ROW
 from tests.lifecycle.test_life import begin, deliver, week
 
@@ -118,6 +118,33 @@ def test_a_site_is_forgotten(tmp_path: Path) -> None:
     forgetting.store_rows(life.models(4), rows)
     with pytest.raises(BadInput, match=r"000004: was trained on rows of G"):
         life.forget("G")
+
+
+def test_all_that_has_seen_a_site_is_erased_and_nothing_else(tmp_path: Path) -> None:
+    """Trainings, sites that joined, archives, scores and answers from its first delivery until it was forgotten."""
+    life = begin(tmp_path)
+    for number, more in ((1, []), (2, [week(20, count=7, sites="G"), week(21, count=5, sites="H")])):
+        pd.concat([week(number), *more]).to_csv(tmp_path / f"week-{number}.csv", index=False)
+        life.refresh()
+    forgetting.erase_rows(life.deliveries, "G")
+    [first, second, empty] = life.deliveries.ledger.arrivals
+    assert (first.new, second.new, second.labelled, empty.new) == (120, 125, 125, 0)
+    assert second.joined == ("H",)
+    models = ("000001", "000001/joined/000001", "000001/joined/000003", "000001/warm/joined/000003", "000003")
+    kept = [*(f"models/{name}" for name in models), "archive/GG-000002"]
+    erased = ["models/000001/joined/000002", "models/000001/warm/joined/000002", "models/000002", "archive/G-000002"]
+    for name in (*kept, *erased):
+        (life.folder / name).mkdir(parents=True, exist_ok=True)
+    scores = [{"delivery": 2, "client": site, "score": 90.0} for site in "GH"]
+    for name in (record.FILE, answer_log.SCORES):
+        record.append(life.folder, scores, name)
+    file = life.folder / answer_log.FOLDER / "2030-01-01.parquet"
+    file.parent.mkdir()
+    pd.DataFrame({"client": [*"GH"]}).to_parquet(file)
+    forgetting.erase_models(life.folder, 3, "G")
+    assert [(life.folder / name).exists() for name in (*kept, *erased)] == [True] * len(kept) + [False] * len(erased)
+    for table in (life.record, life.answered, pd.read_parquet(file)):
+        assert [*table["client"]] == ["H"]
 
 
 def test_a_killed_forget_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
