@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from scipy.stats import fisher_exact, ks_2samp
 
 from benchmarks.drift import COLUMNS, alarm, draw
+from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput
+from fedweave.lifecycle.deliveries import PART
 from fedweave.lifecycle.drift import DriftSettings, compare_categories, compare_numbers, find_drift
 from fedweave.tensors.random_streams import stream
 from tests.lifecycle.test_life import begin
@@ -187,3 +189,10 @@ def test_texts_drift_by_what_the_champion_predicts(tmp_path: Path) -> None:
     assert life.drifts[2] == []
     [sentence] = life.drifts[3]
     assert sentence.startswith("C: prediction (more yes); ")
+    drift = life.drift(3)
+    assert (life.drift(2).tests, drift.tests) == (12, 6)  # predictions and labels, which come later
+    known, new = life.deliveries.rows(1), life.deliveries.rows(3)
+    tables = known[known[PART] == PARTS[2]], new[new["number"] == 3]  # it was trained on the others
+    shares = [(life.champion.predict(table[table["site"] == "C"], "C") == "yes").mean() for table in tables]
+    [shift] = drift.groups[0].shifts
+    assert shift.size == pytest.approx(shares[1] - shares[0])

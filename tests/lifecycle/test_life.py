@@ -52,6 +52,7 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
     [first] = deliver(life, 1, week(1, sign=-1))
     assert str(first) == "delivery 1: fedavg of version 1 is the first champion. There was none."
     assert not len(life.record)  # no rows that it has not seen
+    assert life.challenge() == []  # and none that a challenger could learn from
     [begun] = deliver(life, 2, week(2, count=600))
     assert begun.event == BEGUN
     scores = life.record.set_index("client")
@@ -69,7 +70,9 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
         with pytest.raises(BadInput, match=f"number: {number} is no delivery; they are 1 to 3"):
             life.drift(number)  # type: ignore[arg-type]
     assert life.drift(1).groups == life.drift().groups == ()  # the same columns; what they mean has changed
-    week(4).assign(a=lambda t: t["a"] + 4 * (t["site"] == "C")).to_csv(tmp_path / "week-4.csv", index=False)
+    corrected = week(1, sign=-1).query("site == 'D'").assign(a=lambda t: t["a"] + 4)  # these are no new rows
+    shifted = week(4).assign(a=lambda t: t["a"] + 4 * (t["site"] == "C"))
+    pd.concat([shifted, corrected]).to_csv(tmp_path / "week-4.csv", index=False)
     [promoted, *_] = life.challenge()
     assert (promoted.event, promoted.model.version) == (PROMOTED, 2)
     assert promoted.reason.startswith("Better: +")
@@ -81,6 +84,9 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
     [line] = life.describe_drift()
     assert line.startswith("drift in delivery 4: C: a (higher); ")
     assert "; accuracy −" in line  # the labels do not follow the shifted column
+    own = life.record[life.record["version"] == 2].pivot(index="client", columns="delivery", values="score")
+    change, [group] = (own[4] - own[3]).dropna(), life.drift().groups
+    assert (group.effect, group.other_effect) == pytest.approx((change["C"], change.drop("C").mean()))
     back = life.rollback()
     assert (back.event, back.model.version) == (BACK, 1)
     assert life.champion.run.folder.parents[1] == life.models(1)
@@ -174,10 +180,12 @@ def test_a_margin_is_a_share_of_the_lower_mean_so_far(lower: str) -> None:
 
 def test_a_verdict_does_not_depend_on_when_it_is_asked_for() -> None:
     """A week of deliveries at once gives the verdict of the night on which it fell."""
-    now, table = Roles(deployed(1), deployed(2)), scored([5.0, 5.0, 5.0])
+    now, table = Roles(deployed(1), deployed(2)), scored([0.5, 5.0, 6.0])
     one_by_one = [roles.judge(table[table["delivery"] <= number], now, Margin(share=0.01)) for number in (3, 4, 5)]
     first = next(test for test in one_by_one if test.is_over)
-    assert roles.judge(table, now, Margin(share=0.01)) == first
+    assert len(first.looks) == 2
+    for rows in (table, table.sort_values("delivery", ascending=False, kind="stable")):
+        assert roles.judge(rows, now, Margin(share=0.01)) == first
 
 
 def test_rollback_goes_to_the_champion_before_and_gives_the_challenger_up() -> None:
