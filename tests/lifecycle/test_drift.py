@@ -86,9 +86,10 @@ def test_predictions_stand_for_images(before: pd.DataFrame, after: pd.DataFrame)
 
 
 def test_clients_of_one_table_only_and_dates_are_not_tested(before: pd.DataFrame, after: pd.DataFrame) -> None:
-    known = before.assign(day=pd.Timestamp("2024"), constant=1)
-    new = after.assign(day=pd.Timestamp("2025"), constant=1, client=after["client"].replace("c0", "new site"))
-    drift = find_drift(known, new, "client", [*COLUMNS, "day", "constant"])
+    known = before.assign(day=pd.Timestamp("2024"), empty=np.nan, constant=1)
+    new = after.assign(day=pd.Timestamp("2025"), empty=pd.Timestamp("2025"), constant=1)
+    new["client"] = new["client"].replace("c0", "new site")
+    drift = find_drift(known, new, "client", [*COLUMNS, "day", "empty", "constant"])
     assert drift.tests == 7 * len(COLUMNS)
     for tables in ((known.assign(x9=1.0), new), (known, new.assign(x9=1.0))):
         with pytest.raises(BadInput, match="columns: x9: is not in both tables"):

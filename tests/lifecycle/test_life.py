@@ -168,6 +168,16 @@ def test_only_the_test_moves_the_champion(differences: list[float], traffic: int
     assert (then.challenger is None) == bool(event)
 
 
+def test_only_differences_between_the_two_models_count() -> None:
+    """Not those of another champion or challenger, nor of a client without a difference."""
+    now, table = Roles(deployed(1), deployed(2)), scored([0.5, 0.6])
+    tested = table[table["role"] == "challenger"]
+    others = [tested.assign(difference=50.0, **{column: 7}) for column in ("against", "version")]
+    unknown = tested.assign(client="8", difference=np.nan)
+    whole = pd.concat([table, *others, unknown], ignore_index=True)
+    assert roles.judge(whole, now, Margin(points=0.1)) == roles.judge(table, now, Margin(points=0.1))
+
+
 @pytest.mark.parametrize("lower", ["champion", "challenger"])
 def test_a_margin_is_a_share_of_the_lower_mean_so_far(lower: str) -> None:
     """Of both models, in all deliveries up to the look; scores of other models count for nothing."""
