@@ -77,6 +77,16 @@ def test_labels_that_come_late_are_no_drift_and_shifted_ones_are(before: pd.Data
     assert (one.client, one.column, one.direction) == ("c3", "x4", "more c")
 
 
+def test_a_truth_value_that_is_missing_changes_no_other(before: pd.DataFrame, after: pd.DataFrame) -> None:
+    """pandas has numbers in a column with one, and truth values in a column without."""
+    known, new = (table.assign(x0=table["x0"] > table["x0"].median()) for table in (before, after))
+    with_missing = new.assign(x0=new["x0"].astype("float64").where(new.index != 5))
+    for pair in ((known, new), (known, with_missing), (with_missing, known)):
+        assert find_drift(*pair, "client", ["x0"]).groups == ()
+    with_missing.loc[with_missing["client"] == "c3", "x0"] = 1 - with_missing["x0"]
+    assert [group.clients for group in find_drift(known, with_missing, "client", ["x0"]).groups] == [("c3",)]
+
+
 def test_predictions_stand_for_images(before: pd.DataFrame, after: pd.DataFrame) -> None:
     """Classes and confidences are columns as others are."""
     known, new = (part.rename(columns={"x5": "predicted"})[["client", "predicted"]] for part in (before, after))

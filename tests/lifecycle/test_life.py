@@ -13,6 +13,7 @@ import pytest
 import fedweave as fw
 from fedweave.errors import BadInput
 from fedweave.lifecycle import ROLES, record, roles
+from fedweave.lifecycle.answer_log import AnswerLog
 from fedweave.lifecycle.deliveries import PART
 from fedweave.lifecycle.ledger import Arrival, Ledger
 from fedweave.lifecycle.roles import BACK, BEGUN, FIRST, GIVEN_UP, PROMOTED, Deployed, RoleEvent, Roles
@@ -35,7 +36,9 @@ def begin(folder: Path, **more: Any) -> fw.Lifecycle:
     """A life that trains in a moment."""
     settings = {"methods": "fedavg", "rounds": 3, "train": {"lr": 0.5}, "model": {"name": "linear"}, **more}
     return fw.Lifecycle.begin(
-        folder / "life", source=str(folder / "week-*.csv"), client="site", **{"label": "late", "key": "id", **settings}
+        folder / "life",
+        client="site",
+        **{"source": str(folder / "week-*.csv"), "label": "late", "key": "id", **settings},
     )
 
 
@@ -94,6 +97,36 @@ def test_a_life_scores_before_it_trains_and_moves_the_champion(tmp_path: Path) -
     federation = life.federation(3)
     assert federation.names == (*SITES, "G")
     assert sum(map(len, federation.partition.train)) == (life.deliveries.rows(3)[PART] == "train").sum()
+
+
+@pytest.mark.parametrize(("kind", "classes"), [("bool", ("False", "True")), ("int", ("0", "1"))])
+def test_labels_that_come_late_keep_their_names(kind: str, classes: tuple[str, ...], tmp_path: Path) -> None:
+    """Truth values and whole numbers of which some are missing are the classes that they were, and no drift."""
+
+    def write(number: int) -> None:
+        table = week(number).assign(late=lambda t: (t["late"] == "yes").astype(kind), night=np.arange(120) % 4 == 0)
+        if number == 2:
+            table = table.astype({"late": "object", "night": "object"})
+            table.loc[:11, "late"] = None
+            table.loc[3, "night"] = None
+        table.to_parquet(tmp_path / f"week-{number}.parquet")
+
+    life = begin(tmp_path, source=str(tmp_path / "week-*.parquet"), rounds=1)
+    write(1)
+    life.refresh()
+    life.challenge()
+    log = AnswerLog(life.folder, life.settings.terms.key)
+    for site, own in week(2).assign(night=False).groupby("site"):
+        log.add(own, str(site), 1, life.champion.predict_proba(own, site))
+    log.write()
+    write(2)
+    life.refresh()
+    life.evaluate()
+    assert (life.record["rows"].sum(), life.answered["rows"].sum()) == (108, 108)
+    assert life.describe_drift() == []
+    trained = life.champion.trained
+    assert life.federation(1).classes == life.federation(2).classes == life.federation(2, trained).classes == classes
+    assert life.champion.predict(week(2)[:1].assign(night=False), "A").dtype == kind
 
 
 def deployed(version: int, traffic: int = 100) -> Deployed:
@@ -302,6 +335,19 @@ def test_one_name_of_what_was_put_aside_is_accepted(tmp_path: Path) -> None:
     assert len(life.refresh()) == len(life.deliveries.quarantined) == 1
     life.refresh(accept=str(tmp_path / "week-2.csv"))
     assert (life.newest, life.deliveries.quarantined) == (2, ())
+
+
+@pytest.mark.parametrize(
+    ("metric", "scores", "said"),
+    [
+        ("accuracy", [90.0, 60.0, 75.0], "accuracy 75.00 over 3 clients, worst 60.00"),
+        ("mae", [0.3, 0.9, 0.6], "mae 0.6000 over 3 clients, worst 0.9000"),
+    ],
+)
+def test_a_line_has_the_mean_and_the_worst_score(metric: str, scores: list[float], said: str, tmp_path: Path) -> None:
+    about = {"delivery": 2, "role": "champion", "version": 1, "metric": metric}
+    table = pd.DataFrame([{**about, "client": str(i), "score": score} for i, score in enumerate(scores)])
+    assert begin(tmp_path).describe_scores(table) == [f"delivery 2: champion of version 1 has {said}"]
 
 
 def test_challengers_begin_patience_deliveries_apart(tmp_path: Path) -> None:

@@ -377,13 +377,17 @@ class Deliveries:
         return last.assign(**{LABELLED: last[ID].map(first).fillna(0).astype("int64")}).reset_index(drop=True)
 
     def rows(self, until: int | None = None) -> "pd.DataFrame":
-        """The rows of a version: those that are not deleted, with the types that models are trained on."""
+        """The rows of a version: those that are not deleted, with the types that models are trained on.
+
+        Labels that are classes keep their names, also where some are missing: 1 is not 1.0.
+        """
         import pandas as pd
 
-        state = self.state(until)
+        state, schema = self.state(until), self.ledger.schema
+        label = self.terms.label if schema is not None and schema.classes else ""
         rows = state[state[CHANGE] != DELETION].reset_index(drop=True)
         plain = {
-            name: _as_plain(rows[name])
+            name: _as_plain(rows[name], name == label)
             for name in rows
             if isinstance(rows[name].dtype, pd.api.extensions.ExtensionDtype)
         }
@@ -401,10 +405,12 @@ def _is_named(reading: Reading | Quarantined, name: str) -> bool:
     return name == reading.name or (len(name) >= 6 and reading.digest.startswith(name))
 
 
-def _as_plain(values: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Whole numbers and truth values as NumPy's, with fractions where one is missing; other columns as they are."""
+def _as_plain(values: "pd.Series[Any]", is_class: bool) -> "pd.Series[Any]":
+    """Whole numbers and truth values as NumPy's, or where one is missing with fractions, and classes as Python's; other
+    columns as they are.
+    """
     if str(values.dtype) not in ("Int64", "boolean"):
         return values
     if values.isna().any():
-        return values.astype("float64")
+        return values.astype("object").where(values.notna(), None) if is_class else values.astype("float64")
     return values.astype("int64" if str(values.dtype) == "Int64" else "bool")

@@ -174,13 +174,15 @@ def _group(shifts: Sequence[ColumnShift], scores: Mapping[str, tuple[float, floa
 
 
 def _read(before: "pd.Series", after: "pd.Series") -> tuple[np.ndarray, np.ndarray] | None:
-    """Values as numbers, or as text, where "" is missing; None for dates."""
+    """Values as numbers, or as text, where "" is missing; None for dates. Truth values are texts, but numbers beside a
+    column in which some are missing, as it has numbers.
+    """
     import pandas as pd
 
     pair = before, after
     if any(pd.api.types.is_datetime64_any_dtype(part) for part in pair):
         return None
-    if all(pd.api.types.is_numeric_dtype(part) and part.dtype != bool for part in pair):
+    if all(map(pd.api.types.is_numeric_dtype, pair)) and any(part.dtype != bool for part in pair):
         first, second = (part.to_numpy(dtype=np.float64, na_value=np.nan) for part in pair)
     else:
         first, second = (part.astype("string").fillna("").to_numpy(dtype=str) for part in pair)

@@ -370,7 +370,7 @@ class Lifecycle:
         terms = self.settings.terms
         rows = self.deliveries.rows(version)
         rows = rows[rows[terms.label].notna()]
-        rows = rows.assign(**{terms.label: _as_label(rows[terms.label], terms.target)})
+        rows = rows.assign(**{terms.label: rows[terms.label].infer_objects()})  # of a column with missing ones
         return sites.with_all_parts(rows, terms.client, PART)
 
     def federation(self, version: int, like: MethodResult | None = None) -> Federation:
@@ -482,9 +482,3 @@ class Lifecycle:
             return "There is no champion yet: fedweave challenge trains it."
         start = self.next_start(max(self.newest, now.champion.version + 1))
         return f"There is no challenger; the next one can begin with delivery {start}."
-
-
-def _as_label(values: "pd.Series[Any]", target: str) -> "pd.Series[Any]":
-    """Labels without the fractions that missing ones have made."""
-    is_whole = target != "numbers" and values.dtype.kind == "f" and (values % 1 == 0).all()
-    return values.astype("int64") if is_whole else values
