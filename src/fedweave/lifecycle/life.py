@@ -370,7 +370,6 @@ class Lifecycle:
         terms = self.settings.terms
         rows = self.deliveries.rows(version)
         rows = rows[rows[terms.label].notna()]
-        rows = rows.assign(**{terms.label: rows[terms.label].infer_objects()})  # of a column with missing ones
         return sites.with_all_parts(rows, terms.client, PART)
 
     def federation(self, version: int, like: MethodResult | None = None) -> Federation:
