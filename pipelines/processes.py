@@ -158,7 +158,7 @@ def restore_interrupts() -> Iterator[None]:
         yield
     except Exception as error:
         cause: BaseException | None = error
-        seen: set[int] = set()  # an error that is raised where its consequence was caught is the cause of its cause
+        seen: set[int] = set()  # a chain of causes can be a ring
         while cause is not None and id(cause) not in seen:
             if isinstance(cause, KeyboardInterrupt):
                 raise cause from None

@@ -22,7 +22,7 @@ from fedweave.study.spec import RunSpec, StudySpec
 from .. import paths
 from ..processes import run_main
 from . import params_entries
-from .train import train
+from .train import TrainingResult, train
 from .train import tuned_values as tuned
 
 DECLARED = "as declared"
@@ -56,14 +56,14 @@ def main(name: str) -> None:
     plots.save(folder / "plot.svg", plots.ablation(optional_files.ablation(folder / "table.csv")))
     item = study.runs[block["run"]]
     check(("ablate", name), ("margins",), *params_entries.run_entries(item.task, item.method, block["run"]))
-    for checkpoints, spec in trained_runs:
-        checkpoint_files.record_written(checkpoints, spec)
+    for trained in trained_runs:
+        checkpoint_files.record_written(trained.checkpoints, trained.prepared)
 
 
 def run_variants(
     study: StudySpec, name: str, key: str, variants: Mapping[str, Mapping[str, Any]]
-) -> tuple[dict[str, VariantResult], list[tuple[Any, RunSpec]]]:
-    """Variant -> its result, with the declared run, and (folder of checkpoints, run) of each training.
+) -> tuple[dict[str, VariantResult], list[TrainingResult]]:
+    """Variant -> its result, with the declared run, and each training.
 
     A variant that equals the declared run is read from its results and not trained again.
     """
@@ -80,7 +80,7 @@ def run_variants(
         outcomes[variant] = _training_result(trained.prepared, trained.histories, settings)._replace(
             has_other_partition=has_other_partition
         )
-        trained_runs.append((trained.checkpoints, run))
+        trained_runs.append(trained)
         mean = outcomes[variant].values["value"].mean()
         print(f"{title}: {trained.prepared.method.task.score_metric.name} {mean:.4g}", flush=True)
     if not any(outcome.declared for outcome in outcomes.values()):

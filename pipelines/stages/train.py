@@ -48,7 +48,7 @@ def main(key: str) -> None:
     machine.write(paths.run(study.name, key) / "system.csv", load)
     archive.write(paths.run(study.name, key), prepared, histories, controls=paths.STATE / "controls")
     check(*params_entries.run_entries(run.name, run.method, key))
-    checkpoint_files.record_written(checkpoints, prepared.run)
+    checkpoint_files.record_written(checkpoints, prepared)
 
 
 def _keep_failure(folder: Path, error: ContestantFailed) -> None:
@@ -67,7 +67,7 @@ def _print_logs(folder: Path) -> None:
 
 
 class TrainingResult(NamedTuple):
-    """A run, its repetitions by seed, and the folder of their checkpoints, which stays until results are written."""
+    """A run, its repetitions by seed, and the folder of their checkpoints."""
 
     prepared: repetition.PreparedRun
     histories: dict[int, repetition.History]
@@ -100,7 +100,7 @@ def train(
     prepared = prepared.with_logs(logs) if logs else prepared
     parts = [run_digest(run), inputs_digest(run), *([digest(partition_code)] if partition_code else [])]
     checkpoints = paths.STATE / "checkpoints" / "-".join(parts)
-    checkpoint_files.forget_repeated(checkpoints, run)
+    checkpoint_files.forget_repeated(checkpoints, prepared)
     return TrainingResult(
         prepared,
         repetition.run_repetitions(prepared, checkpoints, progress_printer(title, prepared.rounds)),

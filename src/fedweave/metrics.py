@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +83,9 @@ class Metric:
         outputs = probabilities(outputs) if kind == "classes" else outputs
         one_class = kind == "classes" and bool((targets == targets[0]).all())
         try:
-            with warnings.catch_warnings():
-                if one_class:  # at every evaluation of every such client
-                    warnings.simplefilter("ignore")
+            # Without its warnings, at every evaluation of every such client. For the others, `catch_warnings` would
+            # make Python forget which warnings it has shown.
+            with warnings.catch_warnings(action="ignore") if one_class else nullcontext():
                 return float(self.function(targets, outputs))
         except Exception as error:  # a user's function can raise anything
             if one_class:

@@ -54,10 +54,22 @@ class Used(Own):
         return self.controlled(super().weights(phi, ids), ids)
 
 
+class Late(Own):
+    """Every round has the same weights, and those of the last one alone go through the control."""
+
+    def weights(self, phi: Any, ids: Tensor) -> Tensor:
+        learned = super().weights(phi, ids)
+        return self.controlled(learned, ids) if self.control and self.control.round else learned
+
+
 def run_two_rounds(cls: type[Own], word: str = "", **settings: Any) -> list[Any]:
     method = cls(task=tiny.rows_task(), solver=SGD(lr=0.1), training=Training(batch_size=4, epochs=1))
     method = replace(method, control=GraphControl(word) if word else None)
     return [*run(method, tiny.rows_federation(), Settings(rounds=2, **settings), Loop())]
+
+
+def test_a_graph_that_begins_late_is_controlled_then() -> None:
+    assert len(run_two_rounds(Late, "uniform")) == 2
 
 
 @pytest.mark.parametrize("word", ["uniform", "self", "shuffled"])
@@ -85,6 +97,6 @@ def test_weights_that_mix_no_models_are_named(change: Callable[[Tensor], Tensor]
         def weights(self, phi: Any, ids: Tensor) -> Tensor:
             return change(super().weights(phi, ids))
 
-    right = r"return a tensor \[2, P, 5\] of torch\.float64: layers, learners \(ids\), sources, in the type of the"
+    right = r"return a tensor \[2 or 1, P, 5\] of torch\.float64: layers, learners \(ids\), sources, as the"
     with pytest.raises(fw.BadInput, match=rf"Misshapen\.mix_models: weights: {found}; {right} models"):
         run_two_rounds(Misshapen)

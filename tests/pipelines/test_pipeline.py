@@ -221,7 +221,9 @@ def test_training_continues_from_checkpoints_of_the_same_data_only(
 def test_further_seeds_are_trained_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The same seeds are trained again, as `dvc repro -f` asks for, and so are those that there was no room for."""
+    """The same seeds are trained again, as `dvc repro -f` asks for; so are those that there was no room for, and all
+    where a library has another version.
+    """
     monkeypatch.chdir(tmp_path)
     rows, data = trained.partition("images"), trained.dataset("images")
 
@@ -230,7 +232,7 @@ def test_further_seeds_are_trained_alone(
         result = train.train(
             trained.study("images", {"fedavg": {}}, seeds=seeds).run("blobs-fedavg"), (data, rows), "t"
         )
-        checkpoints.record_written(result.checkpoints, result.prepared.run)
+        checkpoints.record_written(result.checkpoints, result.prepared)
         return result, {int(seed) for seed in re.findall(r"seed (\d+): round", capfd.readouterr().out)}
 
     (first, _), (more, trained_seeds) = train_seeds(0, 1), train_seeds(0, 1, 2)
@@ -243,10 +245,18 @@ def test_further_seeds_are_trained_alone(
         seed: history.scores for seed, history in more.histories.items()
     }
     assert train_seeds(2, 1)[1] == set()
-    monkeypatch.setattr(checkpoints, "MOST_FINISHED", 0)
-    train_seeds(2)
-    assert not [path for path in (tmp_path / ".fedweave").rglob("*") if path.is_file()]
-    assert train_seeds(2, 3)[1] == {2, 3}
+    assert train_seeds(1, 2)[1] == {1, 2}
+    monkeypatch.setattr(checkpoints, "_machine", lambda prepared: {"versions": "newer"})
+    assert train_seeds(0, 1)[1] == {0, 1}
+    for other in ("small", "large"):  # of which one has no room
+        folder = tmp_path / ".fedweave" / "checkpoints" / other
+        folder.mkdir()
+        write_atomic(folder / "a-0-finished.pt", b"0" * (10 if other == "small" else 10**6))
+        write_atomic(folder / "a-written.json", "{}")
+    monkeypatch.setattr(checkpoints, "MOST_FINISHED", 500_000)
+    train_seeds(0, 1, 3)
+    assert [*(tmp_path / ".fedweave").rglob("a-0-finished.pt")] == [folder.with_name("small") / "a-0-finished.pt"]
+    assert train_seeds(0, 1)[1] == set()
 
 
 def test_every_stage_is_a_child_of_dvc_itself() -> None:

@@ -15,6 +15,7 @@ import fedweave as fw
 from fedweave import results
 from fedweave.data import DATASETS
 from fedweave.pipelines.commands import records, single_run
+from fedweave.pipelines.processes import restore_interrupts
 
 OUT = Path("results/mine")
 
@@ -147,6 +148,7 @@ def test_a_training_that_diverges_names_the_options_of_the_command(
         single_run.run("fedavg", rounds=2, settings=settings)
 
 
+@pytest.mark.acceptance
 def test_a_training_that_diverges_ends_the_command(tmp_path: Path) -> None:
     """With one line and exit code 3."""
     program = "from fedweave.pipelines.commands.main import program\nprogram()\n"
@@ -182,6 +184,17 @@ def test_a_data_set_of_a_plug_in_needs_a_partition_in_the_command(
     )
     assert np.isfinite(fw.load(tmp_path / "out")["fedavg"].scores).all()
     del DATASETS["own-lines"]  # other tests in this process iterate over all data sets
+
+
+def test_errors_that_name_each_other_as_cause_end_the_search_for_a_ctrl_c() -> None:
+    """As those of a training that diverges, which once never ended."""
+    first, second = ValueError("first"), RuntimeError("second")
+    first.__cause__, second.__cause__ = second, first
+    with pytest.raises(ValueError, match="first"), restore_interrupts():
+        raise first
+    second.__cause__ = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt), restore_interrupts():
+        raise first
 
 
 def test_a_warning_of_a_command_is_one_line_without_code(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedweave.results import verdicts
 from fedweave.results.marks import REFERENCES
 from tests.fake_results import write_single_run, write_study
 
-METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": -0.1, "FedAMP": -5.0, "FedAGHN": 0.0}
+METHODS = {"Local": -6.0, "FedAvg": -12.0, "FedAvg-FT": 0.0, "FedAMP": -5.0, "FedAGHN": 0.0}
 
 
 TASKS = {

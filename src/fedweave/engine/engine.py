@@ -22,6 +22,7 @@ from fedweave.engine.executors import Executor
 from fedweave.engine.guards import draws_and_names as guards
 from fedweave.engine.guards import returned
 from fedweave.engine.guards.hook_calls import data_of, guard_call
+from fedweave.engine.guards.unused_control import ControlWatch
 from fedweave.engine.protocol import ClientState, Method, Server, Update
 from fedweave.engine.records import DownloadCache, Report, Settings, State
 from fedweave.engine.start import add_newcomers, begin, hand_over, initial_model
@@ -239,6 +240,7 @@ def run(
         state = resume or begin(first_method, founders, settings.seed, executor, settings.upload_path)
     downloads, accountant = DownloadCache(), Accountant(timeline)
     current: Method | None = None
+    watch = ControlWatch()
     while state.round < timeline.rounds:
         (stage, begins), present = timeline.stage(state.round), timeline.federation(state.round)
         # The same object as in the evaluation before, as downloads are reused for the same method only.
@@ -248,12 +250,11 @@ def run(
             use_storage(settings.storage),
             recordings.enable(executor.recorded),
             guards.forbid_unkeyed_draws(type(method).__name__, f"in round {state.round + 1}"),
+            watch.observe(method.control),
         ):
             state = hand_over(stage, state, founders, settings, executor) if begins else state
             state = add_newcomers(method, state, present, *join_settings) if timeline.joins(state.round) else state
             state, report, post = run_round(method, state, present, settings, executor, evaluates, downloads)
-        if resume is None and stage is timeline.stages[-1] and math.isfinite(report.loss):
-            returned.check_control(type(method).__name__, method.control)
         method = current = stage.method.at(settings.seed, state.round)
         if evaluates:
             when = f"in the evaluation after round {state.round}"
@@ -261,11 +262,15 @@ def run(
                 use_storage(settings.storage),
                 recordings.enable(executor.recorded),
                 guards.forbid_unkeyed_draws(type(method).__name__, when),
+                watch.observe(method.control),
             ):
                 scores, models = evaluate(method, state, present, settings, executor, post, downloads)
             numbers = diagnose(method, state.server, present) | accountant.privacy_loss(state.round)
             vectors = portray(method, state.server, present)
             report = report._replace(scores=scores, models=models, diagnostics=numbers, portrait=vectors)
+        # Of a resumed run the rounds before are not known.
+        if resume is None and state.round == timeline.rounds and math.isfinite(report.loss):
+            watch.check(type(method).__name__, method.control)
         if settings.edges and state.round == timeline.rounds:
             values = edge_values(method, state, present, settings.seed, executor, settings.edges)
             report = report._replace(edges=values)

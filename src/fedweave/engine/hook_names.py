@@ -3,9 +3,9 @@
 import ast
 import difflib
 import inspect
-import textwrap
+import warnings
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
@@ -13,14 +13,14 @@ from fedweave.engine.protocol import Method
 from fedweave.errors import BadInput
 
 SIMILAR = 0.8  # from this ratio on, a name is a misspelt one
+RENAMED = {"kept": "local_names", "welcome": "add_rows", "woven": "mix_models", "fresh": "init_hypernetwork"}
 PLAIN = (bool, int, float, str)  # types of values that look like settings
 
 
 def check_hooks(cls: type[Method]) -> None:
-    """Refuse what has no effect in a run, or ends it at the first call.
-
-    This is a function that has nearly the name of a hook and that nothing calls, a hook that is called with other
-    arguments, and a value without a type in place of a setting.
+    """Refuse what has no effect in a run, or ends it at the first call: a hook that is called with other arguments, and
+    a value without a type in place of a setting. A function that nothing calls and that has nearly the name of a hook,
+    or its name of version 0.1.0, is a warning: it may be for callers elsewhere.
 
     Raises:
         BadInput: naming the class, the name and what to write in its place.
@@ -29,42 +29,53 @@ def check_hooks(cls: type[Method]) -> None:
         settings = _inherited_settings(base)
         for name, value in untyped_values(base).items():
             if name in settings:
+                default = "" if settings[name] is MISSING else f" {settings[name]!r}"
                 raise BadInput(
-                    f"{base.__name__}: {name} = {value!r} has no type, so that the setting keeps its default "
-                    f"{settings[name]!r}; write {name}: {type(value).__name__} = {value!r}"
+                    f"{base.__name__}: {name} = {value!r} has no type, so that the setting keeps its default{default}; "
+                    f"write {name}: {type(value).__name__} = {value!r}"
                 )
-        hooks = find_hooks(base)
-        for name in vars(base).keys() & hooks:
-            _check_form(f"{base.__name__}.{name}", vars(base)[name], hooks[name])
-        for name in vars(base):
-            near = difflib.get_close_matches(name, hooks, 1, SIMILAR)
-            if near and name not in hooks and name in unused_functions(cls, base):
-                way = f"name it {near[0]}, or _{name} if it is not a hook"
-                raise BadInput(f"{base.__name__}: nothing calls {name}; {way}")
+    for name, hook in find_hooks(cls).items():
+        owner = next(base for base in cls.__mro__ if name in vars(base))
+        if not _is_ours(owner):
+            _check_form(f"{owner.__name__}.{name}", vars(owner)[name], hook)
+    for base in own_classes(cls):
+        for name in unused_functions(cls, base):
+            if near := find_similar_hook(base, name):
+                way = f"name it {near}, or _{name} if it is not a hook"
+                warnings.warn(f"{base.__name__}: nothing calls {name}; {way}", stacklevel=3)
 
 
 def own_classes(cls: type[Method]) -> list[type[Method]]:
     """`cls` and those of its bases that are not of fedweave."""
     bases = [base for base in cls.__mro__ if issubclass(base, Method)]
-    return [base for base in bases if base is cls or not base.__module__.startswith("fedweave.")]
+    return [base for base in bases if base is cls or not _is_ours(base)]
 
 
 def find_hooks(cls: type) -> dict[str, Any]:
-    """Name -> what the next base of `cls` has, of everything that its bases have."""
-    bases = reversed(cls.__mro__[1:])
-    return {name: value for base in bases for name, value in vars(base).items() if not name.startswith("_")}
+    """Name -> what the next base of fedweave has, of all functions and properties that such bases have."""
+    bases = [base for base in reversed(cls.__mro__[1:]) if _is_ours(base)]
+    entries = {name: value for base in bases for name, value in vars(base).items() if not name.startswith("_")}
+    return {name: value for name, value in entries.items() if is_function(value)}
+
+
+def find_similar_hook(cls: type, name: str) -> str:
+    """The hook that `name` may stand for; empty if there is none."""
+    return RENAMED.get(name) or next(iter(difflib.get_close_matches(name, find_hooks(cls), 1, SIMILAR)), "")
+
+
+def _is_ours(cls: type) -> bool:
+    return cls.__module__.startswith("fedweave.")
 
 
 def unused_functions(cls: type[Method], own: type[Method]) -> list[str]:
-    """Functions of the class `own` that are no hooks, and that no class of `cls` and no user's file reads.
+    """Functions of the class `own` that are no hooks, and that no class of fedweave and no user's file reads.
 
-    None if a class has no file.
+    None if a class has no file that can be read.
     """
     names = {name for name, value in vars(own).items() if is_function(value) and not name.startswith("_")}
-    bases = [base for base in cls.__mro__ if issubclass(base, Method)]
     try:
-        used = frozenset().union(*map(_used_attributes, bases), *map(_file_attributes, own_classes(cls)))
-    except OSError:
+        used = frozenset().union(*(_file_attributes(base) for base in cls.__mro__ if issubclass(base, Method)))
+    except (OSError, TypeError, SyntaxError):
         return []
     return sorted(names - {*find_hooks(own)} - used)
 
@@ -112,17 +123,8 @@ def _check_form(name: str, own: object, hook: object) -> None:
 
 
 @cache
-def _used_attributes(cls: type) -> frozenset[str]:
-    """Names of the attributes in the source of a class."""
-    return _attributes(textwrap.dedent(inspect.getsource(cls)))
-
-
-@cache
 def _file_attributes(cls: type) -> frozenset[str]:
     """Names of the attributes in the file of a class."""
     module = inspect.getmodule(cls)
-    return _attributes(inspect.getsource(module)) if module else frozenset()
-
-
-def _attributes(source: str) -> frozenset[str]:
-    return frozenset(node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
+    tree = ast.parse(inspect.getsource(module) if module else "")
+    return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))

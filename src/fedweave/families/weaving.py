@@ -46,10 +46,12 @@ class Weaving(Method):
 
     def mix_models(self, weights: Tensor, models: Params) -> Params:
         """Mixtures [P, ...] of `models` [N, ...] by weights [L, P, N] or [1, P, N], layer by layer."""
-        layers, model = len(self.task.layers), next(iter(models.values()), weights)
+        if not models:
+            return {}
+        layers, model = len(self.task.layers), next(iter(models.values()))
         shape, sources = [*weights.shape], len(model)
         fits = len(shape) == 3 and shape[0] in (1, layers) and shape[2] == sources and weights.dtype == model.dtype
-        right = f"[{layers}, P, {sources}] of {model.dtype}: layers, learners (ids), sources, in the type of the models"
+        right = f"[{layers} or 1, P, {sources}] of {model.dtype}: layers, learners (ids), sources, as the models"
         returned.check_tensor(f"{type(self).__name__}.mix_models: weights", weights, fits, right)
         return mix_models(weights, models, [*self.task.layers.values()])
 

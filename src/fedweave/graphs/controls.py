@@ -44,7 +44,7 @@ class GraphControl:
         seed, round: the seed of the repetition, and the number of rounds so far.
         base, sources: for the kind "without": the control to start from, if any, and the source [N] that each client
             loses.
-        asked: holds a word once a method has asked for weights or edges, in any round.
+        asked: what a method has asked for since this was emptied: "weights", "edges".
     """
 
     kind: str

@@ -1,15 +1,12 @@
 """Writes a finished run as plain files, and selects the value of every client that is reported."""
 
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fedweave.engine.executors import describe
 from fedweave.files.atomic import atomic_path, remove_temporary_files, save_tensors, write_json, write_table
 from fedweave.models import parameter_count
 from fedweave.runs import federations, predictions
@@ -17,6 +14,7 @@ from fedweave.runs.analyst_controls import fit_controls
 from fedweave.runs.build import PreparedRun
 from fedweave.runs.dependent_clients import find_parts
 from fedweave.runs.history import ROWS, SPLITS, History, pad_scores, select_rows
+from fedweave.runs.machine import describe_machine
 from fedweave.study import objects
 
 # Table of a run -> the attribute of a history with its rows.
@@ -115,7 +113,7 @@ def _run_record(prepared: PreparedRun, histories: dict[int, History]) -> dict[st
         "pools": prepared.method.pools,
         "poolable": "pooled_rows" in task.capabilities,
         "parameters": parameter_count(task.template),
-        **_machine(prepared),
+        **describe_machine(prepared),
         "note": prepared.note,
         "dropped": sum(len(history.dropped) for history in histories.values()),
         **_privacy(prepared, histories),
@@ -125,27 +123,6 @@ def _run_record(prepared: PreparedRun, histories: dict[int, History]) -> dict[st
         "layers": [*task.layers],
         "seeds": [*histories],
     }
-
-
-def _machine(prepared: PreparedRun) -> dict[str, Any]:
-    """The hardware, the versions of libraries and the executor of the training."""
-    return {
-        "device": prepared.device,
-        "processor": _processor(prepared.device),
-        "executor": describe(prepared.executor),
-        "versions": {"torch": torch.__version__, "numpy": np.__version__},
-        "threads": torch.get_num_threads(),
-    }
-
-
-def _processor(device: str) -> str:
-    """Name of the GPU, or of the CPU with its vector instructions. Equal processors give equal bits."""
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
-    names = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    return f"{next(names, platform.processor())}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def _identities(prepared: PreparedRun) -> dict[str, Any]:

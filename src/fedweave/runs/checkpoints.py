@@ -4,6 +4,7 @@ The last one of a repetition has its results. It stays after these are written, 
 trains those alone.
 """
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from fedweave.engine.records import State
 from fedweave.errors import BadInput
-from fedweave.files.atomic import load_tensors, read_json, remove_temporary_files, save_tensors, write_json
+from fedweave.files.atomic import load_tensors, remove_temporary_files, save_tensors, write_json
 from fedweave.runs.build import PreparedRun
 from fedweave.runs.history import History
+from fedweave.runs.machine import describe_machine
 from fedweave.study.spec import RunSpec
 from fedweave.tensors.storage import Storage, records_to_tables, tables_to_records, tables_to_tensors, temporary_storage
 from fedweave.tensors.trees import to_cpu
@@ -26,7 +28,7 @@ VERSION = 3  # of a checkpoint's content
 CHECKPOINTS = 2  # that are kept of a repetition: the newest, and the one before in case the newest is damaged
 WRITTEN = "written.json"  # ends the name of the file with the seeds of a run whose results are written
 FINISHED = "finished"  # in the name of a last checkpoint, in place of the round; it sorts after all rounds
-MOST_FINISHED = 2**30  # bytes of last checkpoints whose results are written; the oldest runs above it are removed
+MOST_FINISHED = 2**30  # bytes of last checkpoints whose results are written
 
 
 def list_checkpoints(folder: Path, run: RunSpec, seed: int) -> list[Path]:
@@ -34,31 +36,55 @@ def list_checkpoints(folder: Path, run: RunSpec, seed: int) -> list[Path]:
     return sorted(folder.glob(f"{run.fingerprint()}-{seed}-*.pt"), reverse=True)
 
 
-def record_written(folder: Path, run: RunSpec) -> None:
-    """Note that the results of a run are written; its finished repetitions stay while there is room."""
+def record_written(folder: Path, prepared: PreparedRun) -> None:
+    """Note that the results of a run are written; its finished repetitions stay while there is room.
+
+    Those of a program do not: its log is part of the results, and fedweave does not know all that it depends on.
+    """
+    run = prepared.run
+    if not prepared.method.has_models:
+        remove(folder, run)
+        return
     _remove_unfinished(folder, run)
-    write_json(_record(folder, run), [*run.seeds], indent=None)
+    write_json(_record(folder, run), {"seeds": [*run.seeds], "machine": _machine(prepared)}, indent=None)
     with suppress(FileNotFoundError):  # another process removes them at the same time
         _make_room(folder.parent)
 
 
 def _make_room(folder: Path) -> None:
-    """Remove the finished repetitions of the oldest written runs, if all of them are larger than `MOST_FINISHED`."""
+    """Remove finished repetitions of written runs for which `MOST_FINISHED` has no room beside newer ones."""
     records = sorted(folder.glob(f"*/*-{WRITTEN}"), key=lambda path: path.stat().st_mtime, reverse=True)
-    size = 0
+    used = 0
     for record in records:
         files = [*record.parent.glob(f"{record.name.removesuffix(WRITTEN)}*-{FINISHED}.pt")]
-        size += sum(file.stat().st_size for file in files)
-        for file in [*files, record] if size > MOST_FINISHED else ():
+        size = sum(file.stat().st_size for file in files)
+        if used + size <= MOST_FINISHED:
+            used += size
+            continue
+        for file in (*files, record):
             file.unlink(missing_ok=True)
 
 
-def forget_repeated(folder: Path, run: RunSpec) -> None:
-    """Remove the checkpoints of a run whose results were written for the same seeds: it is trained again on purpose."""
-    record = _record(folder, run)
-    if record.is_file() and read_json(record, "delete it", list) == [*run.seeds]:
-        remove(folder, run)
-    record.unlink(missing_ok=True)  # what is not removed goes on
+def forget_repeated(folder: Path, prepared: PreparedRun) -> None:
+    """Remove finished repetitions of a run that are not to be used again: its results were written for the same seeds,
+    so that it is trained again on purpose, or by other versions of libraries or on another device.
+    """
+    record = _record(folder, prepared.run)
+    try:
+        written = json.loads(record.read_text(encoding="utf-8"))
+        repeated = {*written["seeds"]} == {*prepared.run.seeds} or written["machine"] != _machine(prepared)
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or one that a killed process left
+        return
+    if repeated:
+        remove(folder, prepared.run)
+        record.unlink(missing_ok=True)
+    else:
+        record.touch()  # the newest, which stays
+
+
+def _machine(prepared: PreparedRun) -> dict[str, Any]:
+    """What last bits depend on, apart from the number of threads, which depends on how many seeds are trained."""
+    return {name: value for name, value in describe_machine(prepared).items() if name != "threads"}
 
 
 def _record(folder: Path, run: RunSpec) -> Path:

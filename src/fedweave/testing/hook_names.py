@@ -6,7 +6,7 @@ import warnings
 from fedweave.engine.hook_names import (
     check_hooks,
     find_hooks,
-    is_function,
+    find_similar_hook,
     own_classes,
     untyped_values,
     unused_functions,
@@ -25,7 +25,8 @@ def check_names(cls: type[Method]) -> None:
         AssertionError: naming the class, the name and what to write in its place.
     """
     try:
-        check_hooks(cls)
+        with warnings.catch_warnings(action="ignore"):  # refused below
+            check_hooks(cls)
     except BadInput as error:
         raise AssertionError(str(error)) from None
     for own in own_classes(cls):
@@ -35,9 +36,12 @@ def check_names(cls: type[Method]) -> None:
                 f"{own.__name__}: {name} = {value!r} has no type, so that it is not a setting; "
                 f"write {name}: {kind} = {value!r}, or {name}: ClassVar[{kind}] = {value!r} for a constant"
             )
-        hooks = [hook for hook, value in find_hooks(own).items() if is_function(value)]
         for name in unused_functions(cls, own):
-            closest = difflib.get_close_matches(name, hooks, 1, 0.0)
+            if near := find_similar_hook(own, name):
+                raise AssertionError(
+                    f"{own.__name__}: nothing calls {name}; name it {near}, or _{name} if it is not a hook"
+                )
+            closest = difflib.get_close_matches(name, find_hooks(own), 1, 0.0)
             warnings.warn(
                 f"{own.__name__}: nothing calls {name}, which is not a hook; the closest hook is {closest[0]}; "
                 f"name it _{name} if it is a function of your own",

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from torch import Tensor
 
 from fedweave.errors import BadInput
-from fedweave.graphs.controls import GraphControl
 from fedweave.tensors.trees import Params, Tree, named_leaves
 
 TOLERANCE = 1e-3  # rounding of a sum over thousands of sources
@@ -78,16 +77,6 @@ def check_weights(name: str, weights: object, layers: int, clients: int, models:
     right = f"[{layers}, {clients}, {len(model)}] of {model.dtype}"
     meaning = "layers, learners (ids), sources, in the type of server['models']"
     check_tensor(f"{name}.weights", weights, describe(weights) == right, f"{right}: {meaning}")
-
-
-def check_control(name: str, control: GraphControl | None) -> None:
-    """Refuse a `control` that the method `name` has not asked for in a round: it trained with the learned graph."""
-    if control is not None and not control.asked:
-        raise BadInput(
-            name,
-            "the control of its graph has no effect on the training; pass all weights through self.controlled, "
-            "both to use and to record them",
-        )
 
 
 def read_numbers(hook: str, numbers: Mapping[str, object]) -> dict[str, float]:
