@@ -246,7 +246,7 @@ def test_further_seeds_are_trained_alone(
     }
     assert train_seeds(2, 1)[1] == set()
     assert train_seeds(1, 2)[1] == {1, 2}
-    monkeypatch.setattr(checkpoints, "_machine", lambda prepared: {"versions": "newer"})
+    monkeypatch.setattr(checkpoints, "describe_machine", lambda prepared: {"versions": "newer"})
     assert train_seeds(0, 1)[1] == {0, 1}
     for other in ("small", "large"):  # of which one has no room
         folder = tmp_path / ".fedweave" / "checkpoints" / other

@@ -39,9 +39,10 @@ def check_hooks(cls: type[Method]) -> None:
         if not _is_ours(owner):
             _check_form(f"{owner.__name__}.{name}", vars(owner)[name], hook)
     for base in own_classes(cls):
-        for name in unused_functions(cls, base):
-            if near := find_similar_hook(base, name):
-                way = f"name it {near}, or _{name} if it is not a hook"
+        similar = _find_similar_names(base)
+        for name in unused_functions(cls, base) if similar else ():  # which reads files
+            if name in similar:
+                way = f"name it {similar[name]}, or _{name} if it is not a hook"
                 warnings.warn(f"{base.__name__}: nothing calls {name}; {way}", stacklevel=3)
 
 
@@ -58,9 +59,13 @@ def find_hooks(cls: type) -> dict[str, Any]:
     return {name: value for name, value in entries.items() if is_function(value)}
 
 
-def find_similar_hook(cls: type, name: str) -> str:
-    """The hook that `name` may stand for; empty if there is none."""
-    return RENAMED.get(name) or next(iter(difflib.get_close_matches(name, find_hooks(cls), 1, SIMILAR)), "")
+def _find_similar_names(cls: type) -> dict[str, str]:
+    """Name in the class that is no hook -> the hook that it may stand for."""
+    hooks = find_hooks(cls)
+    names = [name for name in vars(cls) if name not in hooks and not name.startswith("_")]
+    near = {name: difflib.get_close_matches(name, hooks, 1, SIMILAR) for name in names}
+    misspelt = {name: closest[0] for name, closest in near.items() if closest}
+    return misspelt | {name: RENAMED[name] for name in names if name in RENAMED}
 
 
 def _is_ours(cls: type) -> bool:
@@ -74,7 +79,8 @@ def unused_functions(cls: type[Method], own: type[Method]) -> list[str]:
     """
     names = {name for name, value in vars(own).items() if is_function(value) and not name.startswith("_")}
     try:
-        used = frozenset().union(*(_file_attributes(base) for base in cls.__mro__ if issubclass(base, Method)))
+        modules = {inspect.getmodule(base) for base in cls.__mro__ if issubclass(base, Method)} - {None}
+        used = frozenset().union(*map(_read_attributes, modules))
     except (OSError, TypeError, SyntaxError):
         return []
     return sorted(names - {*find_hooks(own)} - used)
@@ -123,8 +129,7 @@ def _check_form(name: str, own: object, hook: object) -> None:
 
 
 @cache
-def _file_attributes(cls: type) -> frozenset[str]:
-    """Names of the attributes in the file of a class."""
-    module = inspect.getmodule(cls)
-    tree = ast.parse(inspect.getsource(module) if module else "")
+def _read_attributes(module: Any) -> frozenset[str]:
+    """Names of the attributes in the file of a module."""
+    tree = ast.parse(inspect.getsource(module))
     return frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))

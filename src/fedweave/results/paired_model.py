@@ -166,11 +166,12 @@ def fit(values: Floats, pairs: NDArray[np.int64], factor: float = 1.0) -> Paired
     mean = differences.mean(1)
     between_clients = seeds * ((differences - mean[:, None]) ** 2).sum(1) / (clients - 1)
     varies = depends_on_seed[first] | depends_on_seed[second]
-    own, rest = _between_seeds(values, pairs, factors), _rest(values, pairs, factors)
+    of_seeds = values.mean(2) - values.mean((1, 2))[:, None]
+    own, rest = _between_seeds(of_seeds, clients, pairs, factors), _rest(values, of_seeds, pairs, factors)
     squares = (seeds - 1) * own + (clients - 1) * (between_clients + (seeds - 1) * rest) + seeds * clients * mean**2
     sources = find_sources(np.where(depends_on_seed[:, None, None], values, 0.0), rounding)
     every_pair = np.array(list(combinations(sources, 2)), dtype=np.int64).reshape(-1, 2)
-    pool = _between_seeds(values, every_pair, np.ones(len(every_pair)))
+    pool = _between_seeds(of_seeds, clients, every_pair, np.ones(len(every_pair)))
     moderated, weight, prior = moderate(own, pool, seeds - 1)
     return PairedModel(
         scores,
@@ -214,17 +215,16 @@ def find_sources(values: Floats, rounding: float) -> list[int]:
     return sources
 
 
-def _between_seeds(values: Floats, pairs: NDArray[np.int64], factors: Floats) -> Floats:
-    """Mean squares between seeds of the differences of pairs [K]; 0 for one seed."""
-    _, seeds, clients = values.shape
-    of_seeds = values.mean(2) - values.mean((1, 2))[:, None]
-    return clients * (subtract(of_seeds, pairs, factors) ** 2).sum(1) / max(1, seeds - 1)
+def _between_seeds(of_seeds: Floats, clients: int, pairs: NDArray[np.int64], factors: Floats) -> Floats:
+    """Mean squares between seeds of the differences of pairs [K], from the effects of seeds on every method [M, S]; 0
+    for one seed.
+    """
+    return clients * (subtract(of_seeds, pairs, factors) ** 2).sum(1) / max(1, of_seeds.shape[1] - 1)
 
 
-def _rest(values: Floats, pairs: NDArray[np.int64], factors: Floats) -> Floats:
+def _rest(values: Floats, of_seeds: Floats, pairs: NDArray[np.int64], factors: Floats) -> Floats:
     """Mean squares of single cells of the differences of pairs [K]; 0 for one seed."""
     methods, seeds, clients = values.shape
-    of_seeds = values.mean(2) - values.mean((1, 2))[:, None]
     cells = values - values.mean(1, keepdims=True) - of_seeds[:, :, None]
     flat = cells.reshape(methods, -1)
     products = flat @ flat.T  # of all pairs at once: K differences [S, N] would be large

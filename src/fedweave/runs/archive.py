@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedweave.files.atomic import atomic_path, remove_temporary_files, save_tensors, write_json, write_table
@@ -114,6 +115,7 @@ def _run_record(prepared: PreparedRun, histories: dict[int, History]) -> dict[st
         "poolable": "pooled_rows" in task.capabilities,
         "parameters": parameter_count(task.template),
         **describe_machine(prepared),
+        "threads": torch.get_num_threads(),
         "note": prepared.note,
         "dropped": sum(len(history.dropped) for history in histories.values()),
         **_privacy(prepared, histories),

@@ -46,7 +46,7 @@ def record_written(folder: Path, prepared: PreparedRun) -> None:
         remove(folder, run)
         return
     _remove_unfinished(folder, run)
-    write_json(_record(folder, run), {"seeds": [*run.seeds], "machine": _machine(prepared)}, indent=None)
+    write_json(_record(folder, run), {"seeds": [*run.seeds], "machine": describe_machine(prepared)}, indent=None)
     with suppress(FileNotFoundError):  # another process removes them at the same time
         _make_room(folder.parent)
 
@@ -72,7 +72,7 @@ def forget_repeated(folder: Path, prepared: PreparedRun) -> None:
     record = _record(folder, prepared.run)
     try:
         written = json.loads(record.read_text(encoding="utf-8"))
-        repeated = {*written["seeds"]} == {*prepared.run.seeds} or written["machine"] != _machine(prepared)
+        repeated = {*written["seeds"]} == {*prepared.run.seeds} or written["machine"] != describe_machine(prepared)
     except (OSError, ValueError, KeyError, TypeError):  # there is none, or one that a killed process left
         return
     if repeated:
@@ -80,11 +80,6 @@ def forget_repeated(folder: Path, prepared: PreparedRun) -> None:
         record.unlink(missing_ok=True)
     else:
         record.touch()  # the newest, which stays
-
-
-def _machine(prepared: PreparedRun) -> dict[str, Any]:
-    """What last bits depend on, apart from the number of threads, which depends on how many seeds are trained."""
-    return {name: value for name, value in describe_machine(prepared).items() if name != "threads"}
 
 
 def _record(folder: Path, run: RunSpec) -> Path:

@@ -12,13 +12,14 @@ from fedweave.runs.build import PreparedRun
 
 
 def describe_machine(prepared: PreparedRun) -> dict[str, Any]:
-    """The hardware, the versions of libraries and the executor of the training."""
+    """The hardware, the versions of libraries and the executor of the training. The number of threads depends on how
+    many seeds are trained, too, and is not part of it.
+    """
     return {
         "device": prepared.device,
         "processor": _processor(prepared.device),
         "executor": describe(prepared.executor),
         "versions": {"torch": torch.__version__, "numpy": np.__version__},
-        "threads": torch.get_num_threads(),
     }
 
 
