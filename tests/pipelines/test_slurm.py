@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -108,17 +109,16 @@ class Login:
 
     def stop_between_lines(self) -> bool:
         """Whether the longest run is stopped far from a round that the log shows. Otherwise it continues: the log would
-        show such a round twice if its checkpoint is not there yet.
+        show such a round twice if its checkpoint is not there yet. A process that starts a program while it is stopped
+        continues as well, since it waits for the child that was stopped with it.
         """
         processes = self.training()
-        for process in processes:
-            os.kill(process, signal.SIGSTOP)
-        assert until(lambda: all(state(process) == "T" for process in processes))
+        send(signal.SIGSTOP, processes)
+        stopped = until(lambda: all(state(process) in ("T", "Z", "") for process in processes), 5)
         newest = newest_checkpoint(self.jobs)
-        if newest >= 20 and newest % 20 < 10:
+        if stopped and newest >= 20 and newest % 20 < 10:
             return True
-        for process in processes:
-            os.kill(process, signal.SIGCONT)
+        send(signal.SIGCONT, processes)
         return False
 
     def empty(self) -> bool:
@@ -133,6 +133,13 @@ def login(partitioned_project: Project, tmp_path: Path, environment: dict[str, s
     yield one
     subprocess.run(["scancel", "--full", "--user", str(os.getuid())], env={**os.environ, **environment}, check=False)
     assert one.empty()
+
+
+def send(number: int, processes: list[int]) -> None:
+    """Sends a signal to those of `processes` that have not ended."""
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process, number)
 
 
 def rounds(text: str) -> list[int]:

@@ -29,5 +29,5 @@ def _processor(device: str) -> str:
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
-    names = (line.partition(": ")[2] for line in lines if line.startswith("model name"))
-    return f"{next(names, platform.processor())}, {torch.backends.cpu.get_cpu_capability()}"
+    name = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "")
+    return f"{name or platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
