@@ -49,6 +49,36 @@ def test_a_method_joins_an_earlier_comparison(earlier: Path, tmp_path: Path) -> 
     assert {path: path.stat().st_mtime_ns for path in kept} == {path: before[path] for path in kept}
 
 
+def test_further_seeds_are_trained_alone(tmp_path: Path) -> None:
+    """The results are those of one call with all seeds, and clients can join every repetition. Another order of calls,
+    the same seeds again and a run that the user has removed train what is not there.
+    """
+    out, method, terms = tmp_path / "out", "pfedhn", TERMS | {"central": False}
+    seen: set[int] = set()
+
+    def compare(seeds: list[int], **options: Any) -> set[int]:
+        """The seeds that a call has trained."""
+        seen.clear()
+        call = terms | {"seeds": seeds, "out": out} | options
+        fw.compare(people(), [method], callbacks=[lambda progress: seen.add(progress.seed)], **call)
+        return {*seen}
+
+    run = out / "runs" / f"people-{method}"
+    assert compare([0, 1]) == {0, 1}
+    assert compare([0, 1, 2]) == {2}
+    assert compare([0, 1, 2], out=tmp_path / "all") == {0, 1, 2}
+    for name in ("evaluations.parquet", "predictions-0.npz", *(f"state-{seed}.pt" for seed in range(3))):
+        assert (run / name).read_bytes() == (tmp_path / "all" / "runs" / run.name / name).read_bytes(), name
+    rows, labels = np.ones((12, 4)), [0, 1] * 6
+    joined = fw.load(out)[method].join(rows, client=["Dan"] * 12, label=labels, federation=people(), rounds=1)
+    assert {*joined.history["seed"]} == {0, 1, 2}
+    assert compare([2]) == set()
+    assert compare([0, 2]) == set()
+    assert compare([0, 1, 2], resume=False) == {0, 1, 2}
+    shutil.rmtree(run)
+    assert compare([0, 1, 2, 3]) == {0, 1, 2, 3}
+
+
 DIFFERENT = {
     "rounds: 2 there, 3 here": {"rounds": 3},
     "seeds: [0, 1] there, [0] here": {"seeds": 1},

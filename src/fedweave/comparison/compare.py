@@ -31,6 +31,7 @@ from fedweave.own_data.federation import Federation
 from fedweave.results.runs import read_margins
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
+from fedweave.runs.build import PreparedRun
 from fedweave.study import search_spaces
 from fedweave.study.spec import STATE, RunSpec
 
@@ -200,7 +201,7 @@ def _perform_in_folder(
     """(folder with the results of a plan, messages for the user, the temporary folder or None)."""
     check_callbacks(callbacks)
     with results_folder(out) as (folder, temporary):
-        return folder, perform(plan, folder, resume, progress, callbacks, equal_terms=True), temporary
+        return folder, perform(plan, folder, resume, progress, callbacks, stays=temporary is None), temporary
 
 
 def perform(
@@ -210,20 +211,21 @@ def perform(
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
     figures: bool = True,
-    equal_terms: bool = False,
+    stays: bool = False,
 ) -> list[str]:
     """Finish every run of a plan in `folder`; returns a message for each run that diverged.
 
     Args:
         figures: whether figures of the data are written too.
-        equal_terms: whether other runs in `folder` must have been made on the terms of the plan.
+        stays: whether later calls add to `folder`: its other runs must have been made on the terms of the plan, and
+            finished repetitions stay for calls with further seeds.
 
     Raises:
         BadInput: the folder has runs of other data or terms.
         Diverged: every run diverged.
     """
     description = check_description(plan.federation, folder)
-    if equal_terms:
+    if stays:
         check_earlier_runs(plan, folder)
     write_description(plan.federation, folder, description, figures)
     trained = {key: METHODS[item.method].has_models for key, item in plan.study.runs.items()}
@@ -245,7 +247,7 @@ def perform(
         for key in keys:
             run = plan.study.run(key, best[key])
             try:
-                _train_run(plan, run, folder, bar)
+                _train_run(plan, run, folder, bar, stays)
             except Diverged as error:
                 # An earlier result of this name has other settings: it must not be taken for this one.
                 (folder / "runs" / key / "run.json").unlink(missing_ok=True)
@@ -269,14 +271,16 @@ def _name_run(run: RunSpec, error: Diverged) -> Diverged:
     return shown
 
 
-def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None:
-    """Train a run and write its folder."""
+def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar, stays: bool) -> None:
+    """Train a run and write its folder. Of a run that is there with other seeds, only further ones are trained."""
     run_folder = folder / "runs" / run.key
     prepared = repetition.prepare(run, *plan.inputs).with_logs(run_folder)
     name = run.key.removeprefix(f"{run.name}-")
     bar.start_method(name, (prepared.rounds - run.train.rounds) * len(run.seeds))
     code = plan.hash_code(run.key)  # before training, as a file of a graph may change meanwhile
-    checkpoints = folder / STATE / code / "checkpoints"
+    checkpoints = _checkpoint_folder(folder, code)
+    if checkpoint_files.is_written(checkpoints, run):
+        _take_up(prepared, run_folder, code, checkpoints)
     build_progress = build_reporter(name, prepared)
 
     def report_round(seed: int, report: Report) -> Any:
@@ -292,26 +296,50 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar) -> None
     others = further_rounds.find_stored_states(checkpoints, run)
     controls = None if plan.title == "fit()" else folder / STATE / "controls"  # one run alone makes no board
     archive.write(run_folder, prepared, histories, others=others, controls=controls)
-    checkpoint_files.remove(checkpoints, run)
+    if stays:
+        checkpoint_files.record_written(checkpoints, prepared)
+    else:
+        checkpoint_files.remove(checkpoints, run)
+
+
+def _checkpoint_folder(folder: Path, code: str) -> Path:
+    """The checkpoints of the runs in `folder` that were trained by the same code."""
+    return folder / STATE / "checkpoints" / code
+
+
+def _take_up(prepared: PreparedRun, run_folder: Path, code: str, checkpoints: Path) -> None:
+    """Prepare finished repetitions of a run for use with further seeds, or remove them."""
+    finished = _read_finished(run_folder)
+    if finished and finished[:2] == (prepared.run.fingerprint(), code):
+        further_rounds.keep_states(run_folder, checkpoints, prepared.run)
+        checkpoint_files.forget_repeated(checkpoints, prepared)
+    else:  # the user has removed the run or replaced it, and so the states that clients can join
+        checkpoint_files.remove(checkpoints, prepared.run)
 
 
 def is_finished(plan: Plan, key: str, folder: Path) -> bool:
     """Whether `folder` holds the run `key` as the plan wants it, trained by the same code."""
-    run_folder = folder / "runs" / key
-    if not (run_folder / "run.json").is_file():
+    finished = _read_finished(folder / "runs" / key)
+    if finished is None:
         return False
     try:
-        info = dict(json.loads((run_folder / "run.json").read_text(encoding="utf-8")))
-        code = json.loads((run_folder / "code.json").read_text(encoding="utf-8"))["code"]
         best = _read_best_values(plan, key, folder)
     except (OSError, ValueError, KeyError, TypeError):
         return False
     if best is None:
         return False
     run = plan.study.run(key, best)
-    return bool(
-        info.get("spec_hash") == run.fingerprint() and info.get("seeds") == [*run.seeds] and code == plan.hash_code(key)
-    )
+    return finished == (run.fingerprint(), plan.hash_code(key), [*run.seeds])
+
+
+def _read_finished(run_folder: Path) -> tuple[str, str, list[int]] | None:
+    """(hash of the specification, hash of the code, seeds) of a finished run; None if none is there or can be read."""
+    try:
+        info = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
+        code = json.loads((run_folder / "code.json").read_text(encoding="utf-8"))["code"]
+        return info["spec_hash"], code, info["seeds"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _read_best_values(plan: Plan, key: str, folder: Path) -> dict[str, Any] | None:
@@ -333,4 +361,4 @@ def _remove_partial_results(plan: Plan, folder: Path) -> None:
         cache = folder / STATE / plan.hash_code(key)
         if plan.study.tune.trials:
             shutil.rmtree(cache, ignore_errors=True)
-        checkpoint_files.remove(cache / "checkpoints", plan.study.run(key))
+        checkpoint_files.remove(_checkpoint_folder(folder, plan.hash_code(key)), plan.study.run(key))

@@ -1,5 +1,7 @@
 """Further rounds of a finished training: with clients that join it, or with more rows."""
 
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +41,18 @@ def find_stored_states(checkpoints: Path, run: spec.RunSpec) -> dict[str, Path]:
     """The stored states of a run: name of the file in its results -> path beside the checkpoints."""
     files = {STATE.format(seed): _state_path(checkpoints, run, seed) for seed in run.seeds}
     return {name: file for name, file in files.items() if file.is_file()}
+
+
+def keep_states(run_folder: Path, checkpoints: Path, run: spec.RunSpec) -> None:
+    """Put the states in the results of a run beside its checkpoints, for the results that replace them."""
+    for seed in run.seeds:
+        source, target = run_folder / STATE.format(seed), _state_path(checkpoints, run, seed)
+        if source.is_file():
+            target.unlink(missing_ok=True)
+            try:
+                os.link(source, target)
+            except OSError:  # a file system without links
+                shutil.copyfile(source, target)
 
 
 def _state_path(checkpoints: Path, run: spec.RunSpec, seed: int) -> Path:

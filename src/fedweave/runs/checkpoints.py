@@ -77,9 +77,12 @@ def forget_repeated(folder: Path, prepared: PreparedRun) -> None:
         return
     if repeated:
         remove(folder, prepared.run)
-        record.unlink(missing_ok=True)
-    else:
-        record.touch()  # the newest, which stays
+    record.unlink(missing_ok=True)  # from now on they are checkpoints of this training
+
+
+def is_written(folder: Path, run: RunSpec) -> bool:
+    """Whether `folder` has finished repetitions of a run whose results were written."""
+    return _record(folder, run).is_file()
 
 
 def _record(folder: Path, run: RunSpec) -> Path:
@@ -90,7 +93,7 @@ def _record(folder: Path, run: RunSpec) -> Path:
 def remove(folder: Path, run: RunSpec) -> None:
     """Remove the checkpoints of a run."""
     _remove_unfinished(folder, run)
-    for path in folder.glob(f"{run.fingerprint()}-*-{FINISHED}.pt"):
+    for path in (*folder.glob(f"{run.fingerprint()}-*-{FINISHED}.pt"), _record(folder, run)):
         path.unlink(missing_ok=True)
 
 
