@@ -13,20 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fedweave import data, exported_model
+from fedweave import exported_model
 from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.data.raw_rows import digest_rows
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.own_data.array_checks import (
-    as_array,
-    as_plain,
-    check_missing,
-    check_size,
-    convert_input_errors,
-    is_missing,
-)
+from fedweave.own_data.array_checks import as_plain, check_missing, convert_input_errors, is_missing
 
 LABELS = (str, bool, int, float, np.generic, Decimal, date)  # types of labels
 
@@ -215,42 +208,6 @@ def as_relation(pairs: list[tuple[str, str]], names: tuple[str, ...]) -> np.ndar
     if all(first == second for first, second in pairs):
         raise BadInput("relation: no pair has two clients; for example [('a', 'b')], or leave it out")
     return symmetrise_edges(np.array([[position[one] for one in pair] for pair in pairs]).T, len(names))
-
-
-def as_graphs(graphs: Any) -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Name of the client -> features [V, F], edges [2, E] in both directions and classes [V]."""
-    if not isinstance(graphs, Iterable):
-        raise BadInput(f"graphs: {format_value(graphs)} is not a list of graphs; give each client's (x, edge_index, y)")
-    graph_of = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
-    named = ((exported_model.name_of(client), graph) for client, graph in graph_of.items())
-    parts = {name: as_graph(graph, name) for name, graph in named}
-    if len(parts) < len(graph_of):
-        raise BadInput("graphs: two clients have the same name, such as 1 and '1'; give them one type")
-    widths = sorted({x.shape[1] for x, _, _ in parts.values()})
-    if len(widths) != 1:
-        raise BadInput(f"graphs: their numbers of features are {widths}; give at least one, all with the same number")
-    return parts
-
-
-def as_graph(graph: tuple[Any, Any, Any], client: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Features, edges in both directions and classes of one client."""
-    if not isinstance(graph, list | tuple) or len(graph) != 3:
-        raise BadInput(f"graphs: {client!r} has {format_value(graph)}; give (x [V, F], edge_index [2, E], y [V])")
-    x, edges, y = (as_array(part, f"graphs: {client!r}", "give x [V, F], edge_index [2, E], y [V]") for part in graph)
-    edges = edges if edges.size else edges.astype(np.int64)  # NumPy takes empty lists for fractions
-    fits = x.ndim == 2 and y.shape == (len(x),) and edges.ndim == 2 and len(edges) == 2
-    if not fits or x.dtype.kind not in "biuf" or edges.dtype.kind not in "iu":
-        raise BadInput(
-            f"graphs: {client!r} has x {list(x.shape)}, edge_index {list(edges.shape)} and y {list(y.shape)}; "
-            "they must be numbers [V, F], whole numbers [2, E], and a class for each node [V]"
-        )
-    check_size(x, f"graphs: x of {client!r}")
-    x = x.astype(np.float32)
-    data.check_finite(x, f"graphs: x of {client!r}", "drop these nodes, or fill them in")
-    if edges.size and (edges.min() < 0 or edges.max() >= len(x)):
-        node = edges.min() if edges.min() < 0 else edges.max()
-        raise BadInput(f"graphs: {client!r} has an edge of node {node}; its nodes are 0 to {len(x) - 1}")
-    return x, symmetrise_edges(edges, len(x)), y
 
 
 def partition_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:

@@ -318,8 +318,9 @@ class Federation:
         """A federation from one graph per client.
 
         Args:
-            graphs: (x [V, F], edge_index [2, E], y [V]) of each client, or a mapping of names to these. With `edges`:
-                a table with a row per node, or its file.
+            graphs: (x [V, F], edge_index [2, E], y [V]) or a `torch_geometric.data.Data` of each client, whose masks
+                are the split unless an option splits; or a mapping of names to these. With `edges`: a table with a row
+                per node, or its file.
             edges: a table of two columns, or its file: names of nodes. Edges between two clients are left out. All
                 edges are made to run in both directions.
             node, client, label, features, exclude: names of columns of the table of nodes, as in `from_pandas`.

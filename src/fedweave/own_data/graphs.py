@@ -11,7 +11,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.base import symmetrise_edges
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value
-from fedweave.own_data import arrays, data_warnings
+from fedweave.own_data import arrays, data_warnings, graph_arrays
 from fedweave.own_data.arrangement import Arrangement, arrange, client_fields, partition_fields
 from fedweave.own_data.array_checks import check_missing, concatenate, is_missing
 from fedweave.own_data.column_encoding import Preprocessing, fit_columns
@@ -25,17 +25,19 @@ from fedweave.own_data.user_files import NOTES
 
 def fields_from_graphs(graphs: Any, options: DataOptions) -> dict[str, Any]:
     """The fields of a federation of one graph (x, edges, y) per client."""
-    graph_of = arrays.as_graphs(graphs)
-    parts = [*graph_of.values()]
+    graph_of = graph_arrays.name_graphs(graphs)
+    parts = graph_arrays.as_arrays(graph_of)
     sizes = [len(x) for x, _, _ in parts]
     first = np.cumsum([0, *sizes[:-1]])
-    split = options.split
+    chosen = any(value is not None for value in (options.shares, options.time, options.recording))
+    split = options.split if chosen or options.split is not None else graph_arrays.read_masks(graph_of)
     if not (split is None or isinstance(split, str | Mapping)):
         split = _join_splits(split, dict(zip(graph_of, sizes, strict=True)))
     owner = np.repeat(np.arange(len(parts)), sizes)
     labels = concatenate([y for _, _, y in parts])
     arrangement, notes = _arrange_nodes(labels, owner, tuple(graph_of), replace(options, split=split))
     edges = np.concatenate([pairs + start for (_, pairs, _), start in zip(parts, first, strict=True)], axis=1)
+    notes = (*notes, *graph_arrays.describe_unused(graph_of))
     return _fields(np.concatenate([x for x, _, _ in parts]), edges, arrangement, options, notes)
 
 
