@@ -13,7 +13,7 @@ from fedweave.data import Dataset, Partition
 from fedweave.data.partitions.splits import PARTS
 from fedweave.errors import BadInput, format_count, format_value, relocate
 from fedweave.own_data import column_roles as columns
-from fedweave.own_data import contents, features, foreign_folders, image_files, rows, user_files
+from fedweave.own_data import contents, features, foreign_folders, image_files, rows, torch_datasets, user_files
 from fedweave.own_data import graphs as subgraphs
 from fedweave.own_data.argument_checks import check_path, check_text
 from fedweave.own_data.column_encoding import Preprocessing
@@ -225,6 +225,22 @@ class Federation:
         """
         check_path(path, "path")
         return cls._from_foreign(foreign_folders.read_tff(Path(path), features, label), options)
+
+    @classmethod
+    @with_options(RowKeywords)
+    def from_torch(cls, datasets: Any, *, x: Any = 0, y: Any = 1, **options: Unpack[RowKeywords]) -> "Federation":
+        """A federation from data sets of PyTorch, which are read once.
+
+        Args:
+            datasets: {client: data set}, or {client: {"train": ..., "val": ..., "test": ...}}, where the data sets are
+                the split, or a list. Rows are tensors, arrays or images of PIL, all of one shape.
+            x, y: where a row has its input and its label: positions, or keys such as "image" and "label".
+            options: as of `from_leaf`; `val` only where there are no data sets for validation.
+
+        Raises:
+            BadInput: a `DataLoader`, random transforms, a row that cannot be read, and as `from_arrays`.
+        """
+        return cls._from_foreign(torch_datasets.read(datasets, x, y), options)
 
     @classmethod
     def _from_foreign(cls, found: foreign_folders.ForeignRows, options: Mapping[str, Any]) -> "Federation":

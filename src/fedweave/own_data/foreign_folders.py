@@ -72,7 +72,7 @@ def read_leaf(path: Path, field: int | None = None, shape: Sequence[int] | None 
     if isinstance(field, bool) or not isinstance(field, int | np.integer | None):
         raise BadInput(f"field: {format_value(field)} must be a whole number, as field=4 of Sent140")
     parts = {part: [*_leaf_clients(listed, field)] for part, listed in files.items()}
-    found = _join(parts, path)
+    found = join_parts(parts, path)
     return found if shape is None else found._replace(x=_reshape(found.x, shape, path, np.float64))
 
 
@@ -116,7 +116,7 @@ def _reshape(rows: Any, shape: Sequence[int], path: Path, dtype: Any = None) -> 
 def read_pfllib(path: Path) -> ForeignRows:
     """PFLlib: train/I.npz and test/I.npz, each with an object `data` that is {"x": [n, ...], "y": [n]}."""
     parts = {part: [*_pfllib_clients(path / part)] for part in PARTS}
-    return _join(parts, path)
+    return join_parts(parts, path)
 
 
 def _pfllib_clients(folder: Path) -> Iterator[tuple[int, Any, Any]]:
@@ -163,7 +163,7 @@ def read_flbench(path: Path, shape: Sequence[int] | None = None) -> ForeignRows:
     places = {name: [_row_numbers(one[name], len(x), path / PARTITION) for one in clients] for name in names}
     x = _channels_first(x) if shape is None else _reshape(x, shape, path)
     parts = {name: [(i, x[rows], y[rows]) for i, rows in enumerate(own)] for name, own in places.items()}
-    return _join(parts, path)
+    return join_parts(parts, path)
 
 
 def _row_numbers(rows: Any, count: int, file: Path) -> np.ndarray:
@@ -205,7 +205,7 @@ def read_tff(path: Path, features: str, label: str) -> ForeignRows:
     """
     files = _tff_files(path) if path.is_dir() else {"": path}
     parts = {part: _read(file, lambda file: [*_tff_clients(file, features, label)]) for part, file in files.items()}
-    found = _join(parts, path)
+    found = join_parts(parts, path)
     return found._replace(x=_channels_first(found.x))
 
 
@@ -242,7 +242,7 @@ def _channels_first(x: np.ndarray) -> np.ndarray:
     return x[:, None] if x.ndim == 3 else np.moveaxis(x, -1, 1) if x.ndim == 4 else x
 
 
-def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path) -> ForeignRows:
+def join_parts(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path | str) -> ForeignRows:
     """The rows of the clients that have rows in all parts."""
     names = [{name for name, x, _ in rows if len(x)} for rows in parts.values()]
     kept = set.intersection(*names)
@@ -256,8 +256,8 @@ def _join(parts: Mapping[str, list[tuple[Any, Any, Any]]], path: Path) -> Foreig
                 y += [*own_y]
                 client += [name] * len(own_x)
                 split += [part] * len(own_x)
-    lost = len(set.union(*names) - kept)
-    note = f"{format_count(lost, 'client')} without {' or '.join(parts)} rows left out"
+    lost = len({name for rows in parts.values() for name, _, _ in rows} - kept)
+    note = f"{format_count(lost, 'client')} without {' or '.join([*filter(None, parts)] or ['any'])} rows left out"
     advice = "rows have different shapes; give all rows of all clients one shape"
     values, targets = (as_plain(rows, f"{path}: {name}", advice) for name, rows in (("x", x), ("y", y)))
     return ForeignRows(values, targets, client, split if len(parts) > 1 else [], (note,) if lost else ())
