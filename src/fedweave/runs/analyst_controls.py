@@ -277,7 +277,8 @@ def boost(tables: Sequence[ClientTable], classes: int) -> Outputs:
         if len(tables[0].class_weight):  # balanced over all rows of this model
             pooled = balanced_weights(torch.from_numpy(y), classes).numpy()
             tables = [table._replace(class_weight=pooled) for table in tables]
-        weights = _row_weights(tables[0], y)
+        # Weights of 1 change nothing, and take many times as long: scikit-learn then seeks each threshold by itself.
+        weights = _row_weights(tables[0], y) if len(tables[0].class_weight) else None
         stages = HistGradientBoostingClassifier(**options).fit(x, y, weights).staged_predict_proba(rest)
         found = [np.split(_spread(stage, present, classes), ends) for stage in stages]
     else:
