@@ -1,15 +1,19 @@
 """MOON, FedDyn, LG-FedAvg and GPFL beside plain loops with ordinary modules, written from the papers."""
 
 import copy
+from dataclasses import replace
 
 import naive
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedweave.engine.engine import run
 from fedweave.engine.executors import Loop
+from fedweave.engine.records import Settings
 from fedweave.engine.start import begin
 from fedweave.methods.gpfl import PREFIX
+from fedweave.tensors import trees
 
 ROUNDS, LR = 3, 0.1
 
@@ -69,6 +73,19 @@ def test_feddyn_remembers_how_far_clients_moved() -> None:
     for name, g, own in zip(names, map(torch.stack, zip(*clients, strict=True)), h, strict=True):
         torch.testing.assert_close(drift[name], -g / alpha, rtol=1e-7, atol=1e-9)
         torch.testing.assert_close(report.state.server["drift"][name], -own / alpha, rtol=1e-7, atol=1e-9)
+
+
+def test_the_drift_of_feddyns_server_is_the_mean_of_the_clients() -> None:
+    """With uniform weights, for any participants and newcomers, which also move."""
+    method = naive.build_method("feddyn", training=replace(naive.TRAINING, uniform_mean=True))
+    settings = Settings(rounds=6, seed=1, participation=2, newcomers=2, join_round=3)
+    *_, report = run(method, naive.FED, settings, Loop())
+    clients = report.state.clients["drift"]
+    for name, value in report.state.server["drift"].items():
+        torch.testing.assert_close(value, clients[name].mean(0), rtol=1e-10, atol=1e-13)
+    old, new = trees.norms(clients).gt(0).split(3)
+    assert old.any()
+    assert new.any()
 
 
 def test_lg_fedavg_shares_the_head_alone() -> None:
