@@ -1,6 +1,7 @@
 """Partial pooling: equal to statsmodels, to closed forms and to numerical integration."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedweave.errors import BadInput
 from fedweave.families.mixed_classes import client_terms, find_mode
 from fedweave.families.mixed_effects import Rows, count_columns, split_point, unpack
 from fedweave.families.mixed_numbers import find_mode as predict_numbers
-from fedweave.families.mixed_numbers import fit, gram
+from fedweave.families.mixed_numbers import fit, gram, repair
 from fedweave.methods import METHODS
 from fedweave.models import build
 
@@ -165,6 +166,13 @@ def test_a_column_twice_changes_no_prediction() -> None:
     np.testing.assert_allclose(twice[1] + twice[5], once[1], rtol=1e-6)
 
 
+def test_sums_that_noise_made_impossible_become_the_nearest_possible_ones() -> None:
+    """Of the eigenvalues 3 and -1 the first remains, in the direction (1, 1). Possible sums keep their bits."""
+    noisy = torch.tensor([[[1.0, 2.0], [2.0, 1.0]], [[3.0, 1.0], [1.0, 2.0]]]).double()
+    torch.testing.assert_close(repair(noisy), torch.stack([torch.full((2, 2), 1.5).double(), noisy[1]]))
+    assert torch.equal(repair(noisy[1:]), noisy[1:])
+
+
 @pytest.mark.parametrize("slopes", ["none", "independent", "correlated"])
 def test_a_point_says_how_many_columns_it_has(slopes: str) -> None:
     for columns in (1, 2, 7, 12):
@@ -250,6 +258,22 @@ def test_rounds_of_numbers_give_the_same_model_in_one() -> None:
     for report in reports:
         torch.testing.assert_close(report.state.server["point"][0], direct, rtol=1e-7, atol=1e-9)
     assert [(r.bytes_down, r.bytes_up) for r in reports] == [(8 * clients * 6, 8 * clients * 21), (0, 0)]
+
+
+def test_a_class_of_weight_two_counts_as_its_rows_twice() -> None:
+    parts = [some_classes(20, seed)[1:] for seed in range(3)]
+    x, y = np.concatenate([x[:, 1:] for x, _ in parts]), np.concatenate([y for _, y in parts])
+    group = np.repeat(np.arange(3), 20)
+    task = type(tiny.rows_task())(lambda: build("linear", (2,), 2), torch.float64)
+    clients = federation(x, group, {"y": torch.tensor(y).long()}, {})
+    weighted = replace(clients, own={"class_weight": torch.tensor([[1.0, 2.0]]).double().expand(3, 2)})
+    rows = [np.concatenate([own, own[y[own] == 1]]) for own in (np.flatnonzero(group == k) for k in range(3))]
+    plain, once, twice = (
+        fit_rounds(rows_of, task, 2)[-1].state.server["point"]
+        for rows_of in (clients, weighted, replace(clients, train=pad_rows(rows)))
+    )
+    torch.testing.assert_close(once, twice, rtol=1e-9, atol=1e-12)
+    assert (once - plain).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("participation", [1.0, 0.5])
