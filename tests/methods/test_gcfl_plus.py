@@ -131,3 +131,12 @@ def test_every_member_needs_a_complete_sequence() -> None:
     server = {**server, "norms": norms, "length": torch.tensor([2, 3, 2, 2, 1])}
     assert method.part(server, torch.arange(5)) is None
     assert sides(method.part(server, torch.arange(4))) == {frozenset({0, 1}), frozenset({2, 3})}
+
+
+@pytest.mark.parametrize(("standardize", "part"), [(True, {0, 1}), (False, {0, 2})])
+def test_standardized_norms_have_no_scale(standardize: bool, part: set[int]) -> None:
+    """Clients 0 and 1 have the same course, and clients 0 and 2 the same size."""
+    method = build_method("gcfl_plus", standardize=standardize)
+    norms = torch.tensor([[1.0, 2.0], [10.0, 20.0], [2.0, 1.0], [20.0, 10.0]], dtype=torch.float64)
+    server = {"norms": norms, "length": torch.full((4,), 2)}
+    assert sides(method.part(server, torch.arange(4))) == {frozenset(part), frozenset({0, 1, 2, 3} - part)}
