@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import tiny
 import torch
+from torch.utils._pytree import tree_flatten_with_path
 
 from fedweave.client import kernel_steps
 from fedweave.engine.engine import run, run_round
@@ -147,10 +148,32 @@ def test_training_does_not_depend_on_test_rows(name: str, kind: str) -> None:
     contract.training_ignores_test_rows(*tiny.pair(name, kind), reference(name, kind))
 
 
+# What the server knows of all clients together, which newcomers change.
+CHANGED_BY_NEWCOMERS = {
+    "direct_matrix": {"matrix"},
+    "fedaghn": {"cosines"},
+    "feddyn": {"drift", "clients"},
+    "heurpfedla": {"heads"},
+    "pfedla": {"heads"},
+    "scaffold": {"control", "clients"},
+}
+
+
 @pytest.mark.parametrize(("name", "kind"), MARKED)
 def test_newcomers_join(name: str, kind: str) -> None:
-    """The last two clients join after a round and are evaluated. A round with all clients works."""
-    contract.newcomers_join(*tiny.pair(name, kind))
+    """The last two clients join after a round and are evaluated. A round with all clients works. What the others and
+    the server knew keeps its bits.
+    """
+    states = contract.newcomers_join(*tiny.pair(name, kind))
+    before, after = (dict(tree_flatten_with_path((state.server, state.clients))[0]) for state in states)
+    changed = [
+        {str(key.key).partition(".")[0] for key in path[1:]}
+        for path, leaf in before.items()
+        if not torch.equal(after[path][tuple(slice(size) for size in leaf.shape)], leaf)
+    ]
+    expected = CHANGED_BY_NEWCOMERS.get(name, set())
+    assert all(expected & parts for parts in changed)
+    assert expected <= set().union(*changed)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -177,6 +177,16 @@ def test_heurpfedla_keeps_layers() -> None:
     assert method.traffic({}, own, {"model": models}, tiny.CLIENTS) == (sent, 4 * trees.to_matrix(models).numel())
 
 
+@pytest.mark.parametrize("rank_bn", [False, True])
+def test_heurpfedla_retains_normalisation_layers_on_request_alone(rank_bn: bool) -> None:
+    """Also where more layers are to be retained than there are."""
+    method = build_method("heurpfedla", "images", retain=99, rank_bn=rank_bn)
+    server = begin(method, tiny.TASKS["images"][1](), 0, Loop()).server
+    rankable = [rank_bn or not {*names} <= {*method.task.norms} for names in method.task.layers.values()]
+    assert all(rankable) == rank_bn
+    assert torch.equal(method.attach(server, EVERYBODY)["retained"], torch.tensor([rankable]).expand(tiny.CLIENTS, -1))
+
+
 @pytest.mark.parametrize("word", ["uniform", "self"])
 def test_a_control_of_the_graph_changes_no_retained_layer(word: str) -> None:
     """Equal self weights would retain the first layer for all clients, which is another method."""

@@ -205,19 +205,24 @@ def all_parameters_learn(method: Method, federation: Clients, expected: Sequence
     )
 
 
-def newcomers_join(method: Method, federation: Clients) -> None:
-    """The last two clients join after a round, are evaluated, and a round with everybody works."""
+def newcomers_join(method: Method, federation: Clients) -> tuple[State, State]:
+    """The last two clients join after a round, are evaluated, and a round with everybody works.
+
+    Returns:
+        The states before and after they have joined.
+    """
     clients = len(federation.ids)
     method = method.stages(1)[0].method
     present = federation.select(torch.arange(clients - 2))
-    state, _, _ = run_round(method, begin(method, present, 1, Loop()), present, EVERYBODY, Loop())
-    state = add_newcomers(method, state, federation, 2, 1, Loop())
-    scores, _ = evaluate(method, state, federation, EVERYBODY, Loop())
+    before, _, _ = run_round(method, begin(method, present, 1, Loop()), present, EVERYBODY, Loop())
+    after = add_newcomers(method, before, federation, 2, 1, Loop())
+    scores, _ = evaluate(method, after, federation, EVERYBODY, Loop())
     assert scores["pre"]["test"].shape == (clients,), "not every client has a score after two have joined"
-    state, report, _ = run_round(method, state, federation, EVERYBODY, Loop())
+    state, report, _ = run_round(method, after, federation, EVERYBODY, Loop())
     assert torch.isfinite(torch.tensor(report.loss)), "the loss is not finite after two clients have joined"
     weights = method.collaboration(state.server)
     assert weights is None or weights.shape[1:] == (clients, clients), "the graph has not one row and column a client"
+    return before, after
 
 
 def controls_reach_the_graph(method: Method, federation: Clients) -> None:
