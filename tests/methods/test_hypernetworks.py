@@ -36,6 +36,13 @@ def start_of(method: GeneratedModels, federation: Clients) -> Start:
     return Start(method.task.init(1), {}, federation.clients, 7, federation.relation, federation.ids)
 
 
+@pytest.mark.parametrize("name", ["pfedhn", "pefll", "panacea"])
+def test_vectors_of_clients_have_a_quarter_of_their_number_as_length(name: str) -> None:
+    method = build_method(name)
+    start = start_of(method, FED)._replace(clients=13, ids=torch.arange(13), relation=None)
+    assert (13, 4) in {tuple(leaf.shape) for leaf in trees.tree_leaves(method.stages(1)[0].method.init(start))}
+
+
 @pytest.mark.parametrize(
     ("name", "settings"),
     [(name, {}) for name in GENERATED]

@@ -7,6 +7,7 @@ import tiny
 import torch
 from naive import FED, build_method
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedweave.client.regression import Forecast
 from fedweave.engine.clients import Clients
@@ -261,3 +262,18 @@ def test_attention_to_the_last_dense_layers() -> None:
         rows = trees.to_matrix({name: value for name, value in models.items() if name.startswith(names)})
         expected = (rows - rows.mean(1, keepdim=True)) / (rows.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
         torch.testing.assert_close(method._attention_input(models), expected)
+    convolutions = build_method("pfedgat", "images", features="layers", last=99)
+    models = trees.broadcast(trees.omit(convolutions.task.init(0), convolutions.local_names), tiny.CLIENTS)
+    dense = sum(value[0].numel() for name, value in models.items() if name.startswith(("fc1.", "fc.")))
+    assert convolutions._attention_input(models).shape == (tiny.CLIENTS, dense)
+
+
+@pytest.mark.parametrize(("features", "length"), [("all", None), ("proj", 16)])
+def test_attention_to_whole_models_or_to_their_sketch(features: str, length: int | None) -> None:
+    method = build_method("pfedgat", features=features, sketch=16)
+    models = trees.broadcast(method.task.init(0), tiny.CLIENTS)
+    whole = trees.to_matrix(models)
+    rows = method._attention_input(models)
+    assert rows.shape == (tiny.CLIENTS, length or whole.shape[1])
+    if features == "all":
+        torch.testing.assert_close(rows, F.layer_norm(whole, whole.shape[1:]))
