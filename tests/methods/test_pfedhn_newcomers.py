@@ -37,11 +37,21 @@ def train(models: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value + 0.1 * torch.cos(3 * value + 1) for name, value in models.items()}
 
 
-@pytest.mark.parametrize("embedding", ["table", "mlp"])
-@pytest.mark.parametrize("sequential", [False, True])
-def test_vectors_learn_as_in_a_loop_with_autograd(embedding: str, sequential: bool) -> None:
-    """PyTorch's SGD of the newcomers' vectors alone, on the mean of ½ ‖θ̄ − θ‖², or on each client's own."""
-    method, server = admit_two(embedding=embedding, sequential=sequential)
+@pytest.mark.parametrize(
+    ("embedding", "sequential", "sign"),
+    [
+        ("table", False, "descent"),
+        ("table", True, "descent"),
+        ("mlp", False, "descent"),
+        ("mlp", True, "descent"),
+        ("table", False, "literal"),
+    ],
+)
+def test_vectors_learn_as_in_a_loop_with_autograd(embedding: str, sequential: bool, sign: str) -> None:
+    """PyTorch's SGD of the newcomers' vectors alone, on the mean of ½ ‖θ̄ − θ‖², or on each client's own; the literal
+    sign is that of ascent.
+    """
+    method, server = admit_two(embedding=embedding, sequential=sequential, server_sign=sign)
     fixed, phi = server["fixed"], server["phi"]
     vectors = phi["embedding"][FOUNDERS:].clone().requires_grad_()
     sgd = torch.optim.SGD([vectors], RATE, MOMENTUM, weight_decay=DECAY)
@@ -54,7 +64,7 @@ def test_vectors_learn_as_in_a_loop_with_autograd(embedding: str, sequential: bo
             changes = {name: (uploads["model"][name] - sent[name])[NEW[group]] for name in made}
             losses = [((made[n] - made[n].detach() - changes[n]) ** 2).sum() for n in made]
             sgd.zero_grad()
-            (sum(losses) / 2 / len(group)).backward()
+            (sum(losses) / 2 / len(group) * (-1 if sign == "literal" else 1)).backward()
             sgd.step()
         server = method.settle(server, EVERYBODY, uploads, WEIGHTS)
     torch.testing.assert_close(server["phi"]["embedding"][FOUNDERS:], vectors.detach())

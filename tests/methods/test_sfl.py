@@ -79,6 +79,10 @@ def test_sfl_star_fits_its_graph_to_distances(monkeypatch: pytest.MonkeyPatch) -
     plain = build_method("sfl", layers=1).weights(report.state.server, torch.arange(5))[0]
     for row, old, new in zip(fitted, plain, weights, strict=True):
         torch.testing.assert_close(new, 0.7 * old + 0.3 * row / row.sum() if row.any() else old)
+    vectors.clear()
+    for round in range(4):
+        method.weights({**report.state.server, "round": torch.tensor(round)}, EMPTY)
+    assert len({tuple(rows[0].tolist()) for rows in vectors}) == 8, "every round draws both vectors of a client anew"
     # A client without edges to it has a row of zeros.
     monkeypatch.setattr(sfl, "keep_largest", lambda weights, k: keep_largest(weights, k).index_fill(0, EMPTY, 0.0))
     torch.testing.assert_close(method.weights(report.state.server, EMPTY)[0], plain[EMPTY])
