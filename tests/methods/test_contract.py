@@ -194,13 +194,16 @@ def first_kind(name: str) -> str:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_one_client_is_enough_for_a_federation(name: str) -> None:
-    """Without other clients, every method trains, has scores and stays finite."""
+    """Without other clients, every method trains, has scores and stays finite. A graph has all weight on the client."""
     kind = first_kind(name)
     method, federation = tiny.pair(name, kind)
     *_, report = run(method, federation.select(torch.arange(1)), EVERYBODY, Loop())
     assert report.dropped == ()
     assert torch.isfinite(torch.tensor(report.loss))
     assert torch.isfinite(report.scores[method.point]["test"]).all()
+    weights = report.method.collaboration(report.state.server)
+    free = name == "fedsheafhn"  # its rows have any sum
+    assert free or weights is None or torch.allclose(weights, torch.ones_like(weights))
 
 
 PROGRAM = """

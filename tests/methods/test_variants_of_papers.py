@@ -112,14 +112,13 @@ def test_a_single_stage_begins_from_the_initial_vectors(name: str) -> None:
 
 
 def test_deep_sheaves_have_edge_weights() -> None:
-    """This holds from 16 layers on, unless a study turns them off."""
+    """This holds from as many layers on as `weights_from` says, unless it is 0."""
     weighted = {
         (depth, start): any("gate" in name for name, _ in method.encoder(3)().named_parameters())
-        for depth in (2, 16)
-        for start in (0, 16)
+        for depth, start in ((2, 0), (2, 16), (16, 0), (16, 16), (1, 1))
         for method in [tiny.method("shn", tiny.rows_task(), "rows", depth=depth, weights_from=start)]
     }
-    assert weighted == {(2, 0): False, (2, 16): False, (16, 0): False, (16, 16): True}
+    assert weighted == {(2, 0): False, (2, 16): False, (16, 0): False, (16, 16): True, (1, 1): True}
 
 
 def test_shn_reaches_definition_a_4() -> None:
