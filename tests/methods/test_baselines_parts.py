@@ -310,3 +310,16 @@ def test_panacea_reconstruction() -> None:
         step = method.regularise(phi, fixed)
         phi = {**phi, **trees.tree_map(lambda p, d: p - 0.1 * d, trees.select(phi, step), step)}
     assert float(method.reconstruction(phi, fixed)) < 0.8 * float(first)
+
+
+def test_panaceas_server_also_descends_on_the_reconstruction() -> None:
+    """Where training changes no model, this is all that the server learns."""
+    plain = {"server_optimizer": "sgd", "server_momentum": 0.0, "server_decay": 0.0, "server_clip": 0.0}
+    method = build_method("panacea", "rows", generator_weight=0.7, server_lr=0.3, **plain)
+    server, everybody = method.init(admission(method, FED, SEED, Loop())[0]), torch.arange(tiny.CLIENTS)
+    sent = trees.select(method.download(server, everybody)[1], method.task.params)
+    after = trees.flatten_paths(method.aggregate(server, everybody, {"model": sent}, FED.sizes)["phi"])
+    steps = trees.flatten_paths(method.regularise(server["phi"], server["fixed"]))
+    for name, value in trees.flatten_paths(server["phi"]).items():
+        torch.testing.assert_close(after[name], value - 0.3 * steps[name] if name in steps else value)
+    assert any(step.any() for step in steps.values())
