@@ -173,6 +173,15 @@ def test_sums_that_noise_made_impossible_become_the_nearest_possible_ones() -> N
     assert torch.equal(repair(noisy[1:]), noisy[1:])
 
 
+def test_fewer_rows_than_columns_have_a_ridge_of_one_unless_another_is_given() -> None:
+    rng = np.random.default_rng(2)
+    rows = clients_of((rng.normal(size=(6, 8)), rng.normal(size=6), np.arange(6) % 2))
+    grams = torch.stack([gram(part) for part in rows])
+    none, one, ten = (fit(grams, ridge=ridge)[0] for ridge in (0.0, 1.0, 10.0))
+    assert torch.equal(none, one)
+    assert ten[1:9].norm() < 0.5 * one[1:9].norm()
+
+
 @pytest.mark.parametrize("slopes", ["none", "independent", "correlated"])
 def test_a_point_says_how_many_columns_it_has(slopes: str) -> None:
     for columns in (1, 2, 7, 12):

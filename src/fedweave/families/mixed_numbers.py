@@ -101,7 +101,7 @@ def fit(grams: Tensor, slopes: str = "none", restricted: bool = True, ridge: flo
         grams: [N, d + 1, d + 1] with [X y]' [X y] of each client; the first column of X is 1.
         slopes: "none", "independent" or "correlated".
         restricted: REML, or ML.
-        ridge: weight of the squared slopes, as that many rows; at least 1 where there are no more rows than columns.
+        ridge: weight of the squared slopes, as that many rows; 0 is 1 where there are no more rows than columns.
     """
     columns, rows = grams.shape[-1] - 1, float(grams[:, 0, 0].sum())
     effects = count_effects(columns, slopes)
