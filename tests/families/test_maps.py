@@ -1,5 +1,7 @@
 """Maps on edges: orthogonality, derivatives at equal eigenvalues."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from tiny import seeded_numbers as numbers
@@ -24,6 +26,15 @@ def test_maps_are_orthogonal(maps: str, stalk: int) -> None:
 def test_maps_are_differentiable(maps: str) -> None:
     values = numbers(3, MAPS[maps].size(3)).requires_grad_()
     assert torch.autograd.gradcheck(lambda v: MAPS[maps].build(v, 3), values)
+
+
+@pytest.mark.parametrize(("maps", "angle"), [("exp", lambda b: b), ("cayley", lambda b: 2 * (b / 2).atan())])
+def test_rotations_of_the_plane_have_the_angle_of_their_formula(maps: str, angle: Callable[[Tensor], Tensor]) -> None:
+    """The diagonal of T has no effect."""
+    values = numbers(20, 3)
+    cos, sin = (function(angle(values[:, 1])) for function in (torch.cos, torch.sin))
+    expected = torch.stack([torch.stack([cos, -sin], 1), torch.stack([sin, cos], 1)], 1)
+    torch.testing.assert_close(MAPS[maps].build(values, 2), expected)
 
 
 def test_householder_is_the_product_of_its_reflectors() -> None:
