@@ -333,6 +333,7 @@ def test_sparse_features_give_the_results_of_dense_ones() -> None:
     edges = [np.stack([np.arange(v), np.roll(np.arange(v), 1)]) for v in (9, 6, 11)]
     edges = [np.concatenate([e, e[::-1]], 1) for e in edges]
     own, extents = stack_clients(xs, [np.zeros(len(x), dtype=np.int64) for x in xs], edges, torch.float64)
+    assert (own["cells"][:, :2].amax((0, 2)) == torch.tensor([39, 10])).all(), "padding is in the last cell"
     weight = torch.randn(3, 40, 5, dtype=torch.float64, requires_grad=True)
     through = torch.randn(3, 11, 5, dtype=torch.float64)
     sparse = vmap(lambda places, values, w: project(SparseMatrix(places, values, 11), w))(

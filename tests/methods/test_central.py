@@ -63,8 +63,10 @@ def test_weights_of_classes_are_those_of_the_pooled_rows() -> None:
 
 
 def test_numbers_of_every_client_are_refused() -> None:
-    """For example units of targets, which pooled rows do not have."""
+    """For example units of targets, which pooled rows do not have, unless they are the same for all clients."""
     federation = tiny.rows_federation()
+    same = replace(federation, own={"unit": torch.full((len(federation.ids), 1), 3.0)})
+    assert same.pooled_federation.own["unit"].tolist() == [[3.0]]
     own = {"unit": torch.arange(len(federation.ids), dtype=torch.float64)[:, None]}
     with pytest.raises(fw.BadInput, match="every client has its own unit"):
         _ = replace(federation, own=own).pooled_federation
