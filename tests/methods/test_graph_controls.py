@@ -26,6 +26,7 @@ from fedweave.graphs.weights import edges_of
 from fedweave.methods import METHODS
 from fedweave.tensors import trees
 from fedweave.tensors.trees import Tree
+from fedweave.testing import contract
 
 SETTINGS = Settings(rounds=3, seed=2)
 WEAVING = [name for name, cls in METHODS.items() if issubclass(cls, Weaving)]
@@ -71,6 +72,19 @@ def test_every_control_has_an_effect_in_every_method_with_a_graph(name: str) -> 
     linked = graphs["given"] > 0
     assert not linked[..., :2, 2:].any()
     assert not linked[..., 2:, :2].any()
+
+
+ROWS = tiny.seeded_numbers(3, 1, tiny.CLIENTS, tiny.CLIENTS).softmax(-1)
+OF_ROUND_AND_SEED = {
+    "shuffled": GraphControl("shuffled"),
+    "stored": GraphControl("stored", {contract.SOME.seed: RecordedGraphs((0, 1, 2), ROWS)}),
+}
+
+
+@pytest.mark.parametrize("word", OF_ROUND_AND_SEED)
+def test_a_resumed_run_goes_on_with_the_graph_of_its_round_and_seed(word: str) -> None:
+    method, federation = replace(build_method("heurfedamp"), control=OF_ROUND_AND_SEED[word]), FED
+    contract.resumed_equals_uninterrupted(method, federation, contract.run_rounds(method, federation))
 
 
 SELF = [
