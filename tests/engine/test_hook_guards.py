@@ -120,7 +120,9 @@ CLIENT_WRITES = [
     ("client_update", 0, lambda shared: shared["fc1.weight"].mul_(2), "shared.fc1.weight"),
     ("client_update", 3, lambda data: data.arrays["y"].fill_(1), "data.arrays.y"),
     ("predict", 0, lambda model: model["fc1.weight"].mul_(2), "model.fc1.weight"),
+    ("predict", 1, lambda data: data.arrays["x"].mul_(2), "data.arrays.x"),
     ("enrol", 0, lambda model: model["fc1.weight"].mul_(2), "model.fc1.weight"),
+    ("enrol", 1, lambda data: data.arrays["x"].mul_(2), "data.arrays.x"),
 ]
 SERVER_WRITES = [
     ("init", 0, lambda start: start.model["fc1.weight"].mul_(2), "start.model.fc1.weight"),
