@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ Function = Callable[[np.ndarray, np.ndarray], float]
 KINDS = ("classes", "numbers", "forecasts")
 NUMBERS = ("numbers", "forecasts")
 SHARE_OF_MEAN = re.compile(r"(\d+(?:\.\d+)?) ?%")
+WIDEST_SHARE = 0.5  # scores of which one is nearly twice the other are equivalent to nobody
+AFTER_RESULTS = "chosen after the results"
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,49}")
 PERCENT, SHARE, ERROR = (0.0, 100.0), (0.0, 1.0), (0.0, math.inf)  # bounds of metrics
 BINS = 15  # of the calibration error, as in Guo et al., 2017
@@ -362,10 +364,14 @@ def row_values(name: str, targets: np.ndarray, outputs: np.ndarray) -> np.ndarra
 
 @dataclass(frozen=True)
 class Margin:
-    """The largest difference that is equivalent in practice: `points` of the score, or `share` of the smaller mean."""
+    """The largest difference that is equivalent in practice: `points` of the score, or `share` of the smaller mean.
+
+    `after_results`: it was chosen when the scores were there, which `describe` says.
+    """
 
     points: float = 0.0
     share: float = 0.0
+    after_results: bool = field(default=False, compare=False)
 
     def of(self, first: float, second: float) -> float:
         """The margin of two means, in the unit of the score."""
@@ -373,18 +379,20 @@ class Margin:
 
     def describe(self, metric: str) -> str:
         """The margin in words: "1 point", "0.01" or "5 % of the error"; "none" if nothing is equivalent."""
-        if self.share:
-            return f"{100 * self.share:g} % of the {'smaller mean' if higher_is_better(metric) else 'error'}"
-        if not self.points:
+        if not (self.share or self.points):
             return "none"
-        return f"{self.points:g}" + (f" point{'s' * (self.points != 1)}" if unit(metric) else "")
+        size = f"{self.points:g}" + (f" point{'s' * (self.points != 1)}" if unit(metric) else "")
+        if self.share:
+            size = f"{100 * self.share:g} % of the {'smaller mean' if higher_is_better(metric) else 'error'}"
+        return size + f", {AFTER_RESULTS}" * self.after_results
 
 
 def parse_margin(value: object, where: str, metric: Any = None) -> Margin:
     """A margin from a number in the unit of the score, or from a share of the mean such as "5 %".
 
     Raises:
-        BadInput: it is neither, or as wide as the values of `metric`, where that is the name of one.
+        BadInput: it is neither, or more than half of the mean, or as wide as the values of `metric`, where that is the
+            name of one.
     """
     low, high = METRICS[metric].bounds if isinstance(metric, str) and metric in METRICS else ERROR
     if isinstance(value, int | float) and high - low <= value < math.inf:
@@ -393,7 +401,9 @@ def parse_margin(value: object, where: str, metric: Any = None) -> Margin:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < float("inf"):
         return Margin(points=float(value))
     if isinstance(value, str) and (match := SHARE_OF_MEAN.fullmatch(value.strip())):
-        return Margin(share=float(match[1]) / 100)
+        if (share := float(match[1]) / 100) > WIDEST_SHARE:
+            raise BadInput(where, f"{value.strip()} of the mean is more than 50 %; write 50 % or less, such as '5 %'")
+        return Margin(share=share)
     raise BadInput(
         where,
         f"{format_value(value)} is not a margin; write a number in the unit of the score, such as 0.5, or a "

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -132,18 +133,18 @@ def test_tests_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_another_margin_judges_the_same_runs(tmp_path: Path) -> None:
     """Equivalence within the margin, which `save` stores."""
     folder = write_results(tmp_path, methods={"Local": -6.0, "FedAMP": -0.01, "FedAGHN": 0.0})
-    strict, wide = (fw.load(folder).with_margin(margin) for margin in (0.0, "90 %"))
+    strict, wide = (fw.load(folder).with_margin(margin) for margin in (0.0, "50 %"))
     words = [compared.leaderboard().set_index("method")["verdict"] for compared in (strict, wide)]
     assert [one["fedaghn"] for one in words] == ["open", "equivalent"]
     assert [one["local"] for one in words] == ["behind", "behind"]  # a difference that is shown stays one
     assert strict.leaderboard()["margin"].dropna().eq(0).all()
-    assert "equivalent: the accuracy differs by no more than 90 % of the smaller mean" in str(wide)
+    assert "equivalent: the accuracy differs by no more than 50 % of the smaller mean" in str(wide)
     pd.testing.assert_frame_equal(fw.load(folder).leaderboard(), fw.load(folder).with_margin(1).leaderboard())
     with pytest.raises(fw.BadInput, match="report: the folder has another margin; call save"):
         wide.report()
     saved = fw.load(wide.save(tmp_path / "copy"))
     pd.testing.assert_frame_equal(saved.leaderboard(), wide.leaderboard())
-    assert json.loads((tmp_path / "copy" / "margins.json").read_text()) == {"accuracy": "90 %"}
+    assert json.loads((tmp_path / "copy" / "margins.json").read_text()) == {"accuracy": "50 %"}
     assert not (folder / "margins.json").exists()
     saved.with_margin(0.25).save(tmp_path / "copy")
     assert fw.load(tmp_path / "copy").study.margin("accuracy").points == 0.25
@@ -165,8 +166,32 @@ def test_a_margin_is_checked_before_any_work_and_stored(tmp_path: Path) -> None:
     compared = fw.compare(federation, ["local", "fedavg"], margin=np.float64(40), **call, tune=0)
     loaded = fw.load(tmp_path / "out")
     assert compared.study.margins == loaded.study.margins == {"accuracy": fw.metrics.Margin(points=40.0)}
+    assert "40 points, chosen after the results" in loaded.study.margin("accuracy").describe("accuracy")
     pd.testing.assert_frame_equal(loaded.leaderboard(), compared.leaderboard())
     assert fw.compare(federation, ["local", "fedavg"], **call, tune=0).study.margins == loaded.study.margins
+
+
+def test_a_margin_that_was_chosen_after_the_results_says_so(tmp_path: Path) -> None:
+    """Wherever the margin is named. Not one that was given before training, and not the default."""
+    draws = np.random.default_rng(0)
+    x, y = draws.normal(size=(240, 3)), np.arange(240) % 2
+    federation = fw.Federation.from_arrays(x, y, client=np.arange(240) % 6)
+    call = {"model": "linear", "rounds": 1, "seeds": 3, "central": False, "progress": False, "tune": 0}
+    with warnings.catch_warnings(action="ignore"):  # of few rows and rounds
+        before = fw.compare(federation, ["fedavg", "scaffold"], margin=40, out=tmp_path / "out", **call)
+        again = fw.compare(federation, ["fedavg", "scaffold", "fedprox"], out=tmp_path / "out", **call)
+    after = "chosen after the results"
+    assert "equivalent (within 40.00 points; p = " in str(before.test("fedavg", "scaffold"))
+    for compared in (before, again, fw.load(tmp_path / "out"), again.with_margin(1)):
+        assert after not in str(compared)
+        assert after not in str(compared.test("fedavg", "scaffold"))
+    with warnings.catch_warnings(action="ignore"):
+        later = fw.compare(federation, ["fedavg", "scaffold", "fedprox"], margin=41, out=tmp_path / "out", **call)
+    copied = fw.load(before.save(tmp_path / "copy"))
+    for compared in (later, fw.load(tmp_path / "out"), before.with_margin(30), copied):
+        is_changed = compared.study.margins != before.study.margins
+        assert (after in str(compared)) == (after in str(compared.test("fedavg", "scaffold"))) == is_changed
+    assert f"within 41 points, {after}" in fw.load(tmp_path / "out").report().read_text()
 
 
 def test_two_fixed_models_are_compared_over_clients(tmp_path: Path) -> None:

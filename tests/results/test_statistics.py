@@ -197,6 +197,9 @@ def test_margins_as_they_are_written() -> None:
     for wrong in ("5", "five", -1, True, None, float("nan"), "-5 %", [1]):
         with pytest.raises(BadInput, match=r"^margins\.mse: .*is not a margin; write a number"):
             parse_margin(wrong, "margins.mse")
+    with pytest.raises(BadInput, match=r"^margins\.mse: 70 % of the mean is more than 50 %; write 50 % or less"):
+        parse_margin("70 %", "margins.mse")
+    assert parse_margin("50 %", "margins.mse") == Margin(share=0.5)
     with pytest.raises(BadInput, match=r"^margin: 1 is the whole range of roc_auc, 0 to 1; write a part"):
         parse_margin(1, "margin", "roc_auc")
     assert parse_margin(1, "margin", "accuracy") == parse_margin(1, "margin", "mse") == Margin(points=1)

@@ -53,6 +53,16 @@ def altered(path: str, value: Any) -> dict[str, Any]:
     return content
 
 
+def test_a_run_knows_the_margins_before_it_has_scores() -> None:
+    """No score depends on them, and no fingerprint."""
+    (plain, with_margin) = (
+        spec.parse(good() | margins, "params.yaml").run("digits-ditto")
+        for margins in ({}, {"margins": {"accuracy": 2}})
+    )
+    assert (plain.margins, with_margin.margins) == ({}, {"accuracy": 2})
+    assert plain.fingerprint() == with_margin.fingerprint()
+
+
 @contextmanager
 def refused(*words: str) -> Iterator[None]:
     """The block is refused in one line that contains all `words`."""

@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedweave.comparison.call_arguments import check_callbacks
 from fedweave.comparison.central_control import check_methods
 from fedweave.comparison.comparison import Comparison, MethodResult
 from fedweave.comparison.earlier_runs import check_earlier_runs
-from fedweave.comparison.margins import check_margin, store_margin
+from fedweave.comparison.margins import check_margin, declare_margin, store_margin
 from fedweave.comparison.plan import Methods, Plan
 from fedweave.comparison.plan import plan as make_plan
 from fedweave.comparison.progress import Callback, ProgressBar, build_reporter, estimate, heading
@@ -26,6 +27,7 @@ from fedweave.engine.records import Report
 from fedweave.errors import BadInput, ContestantFailed, Diverged
 from fedweave.files.atomic import write_json
 from fedweave.methods import METHODS
+from fedweave.metrics import Margin
 from fedweave.own_data.argument_checks import check_folder
 from fedweave.own_data.federation import Federation
 from fedweave.results.runs import read_margins
@@ -123,7 +125,7 @@ def compare(
         per_method=per_method,
     )
     check_methods(plan.study)
-    folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks)
+    folder, messages, temporary = _perform_in_folder(plan, out, resume, progress, callbacks, given_margin)
     study = results.load_study(folder, plan.study.runs)
     if given_margin is not None:
         study = store_margin(study, given_margin)
@@ -196,12 +198,18 @@ def load(folder: Path | str) -> Comparison:
 
 
 def _perform_in_folder(
-    plan: Plan, out: Path | str | None, resume: bool, progress: bool, callbacks: Sequence[Callback]
+    plan: Plan,
+    out: Path | str | None,
+    resume: bool,
+    progress: bool,
+    callbacks: Sequence[Callback],
+    margin: Margin | None = None,
 ) -> tuple[Path, list[str], Any]:
     """(folder with the results of a plan, messages for the user, the temporary folder or None)."""
     check_callbacks(callbacks)
     with results_folder(out) as (folder, temporary):
-        return folder, perform(plan, folder, resume, progress, callbacks, stays=temporary is None), temporary
+        messages = perform(plan, folder, resume, progress, callbacks, stays=temporary is None, margin=margin)
+        return folder, messages, temporary
 
 
 def perform(
@@ -212,6 +220,7 @@ def perform(
     callbacks: Sequence[Callback] = (),
     figures: bool = True,
     stays: bool = False,
+    margin: Margin | None = None,
 ) -> list[str]:
     """Finish every run of a plan in `folder`; returns a message for each run that diverged.
 
@@ -219,12 +228,14 @@ def perform(
         figures: whether figures of the data are written too.
         stays: whether later calls add to `folder`: its other runs must have been made on the terms of the plan, and
             finished repetitions stay for calls with further seeds.
+        margin: of practical equivalence; None: that of the folder, or else the default. The runs record it.
 
     Raises:
         BadInput: the folder has runs of other data or terms.
         Diverged: every run diverged.
     """
     description = check_description(plan.federation, folder)
+    plan = replace(plan, study=declare_margin(plan.study, margin, folder))
     if stays:
         check_earlier_runs(plan, folder)
     write_description(plan.federation, folder, description, figures)

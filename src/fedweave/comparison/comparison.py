@@ -277,6 +277,7 @@ class Comparison:
         if pair[0].task != pair[1].task or method == other:
             raise BadInput(f"test: {method!r} and {other!r} must be two methods of one task")
         runs, scores = [run for run in self.study.runs if run.task == pair[0].task], self.selected_scores
+        margin = self.study.margin(metric := str(pair[0].info["metric"]))
         if seed is None:
             tests = self._tests[self._tests["task"] == pair[0].task]
             test, count = find_test(tests, *(run.label for run in pair))
@@ -285,17 +286,17 @@ class Comparison:
                 self[name].check_seed(seed)
             runs, scores, count = pair, scores[scores["seed"] == seed], 1
             values = parts.scores_by_method(pair, scores)
-            labels, metric = (pair[0].label, pair[1].label), str(pair[0].info["metric"])
-            higher, margin = pair[0].higher_is_better, self.study.margin(metric)
-            (test,) = statistics.compare_pairs(values, [labels], higher, margin, fixed=True)
+            labels = pair[0].label, pair[1].label
+            (test,) = statistics.compare_pairs(values, [labels], pair[0].higher_is_better, margin, fixed=True)
         return PairedTest(
             **{**asdict(test), "method": method, "other": other},
             tests=count,
-            metric=str(pair[0].info["metric"]),
+            metric=metric,
             clients=len(parts.common_clients(runs, scores)),
             seeds=1 if seed is not None else len(pair[0].seeds),
             splits=1 if seed is not None else len(pair[0].info.get("splits") or [None]),
             counted=parts.describe(runs, scores),
+            margin_after_results=margin.after_results,
         )
 
     @property

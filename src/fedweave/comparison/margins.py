@@ -1,13 +1,16 @@
 """The margin of practical equivalence as users give it, and its file in a folder of results."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
 from fedweave.metrics import Margin, parse_margin
 from fedweave.own_data.argument_checks import as_python
 from fedweave.results import Study
-from fedweave.results.runs import write_margins
+from fedweave.results.runs import read_margins, write_margins
+from fedweave.study.spec import StudySpec
 
 
 def check_margin(value: Any, metric: Any) -> Margin:
@@ -29,6 +32,12 @@ def set_margin(study: Study, margin: Margin) -> Study:
     if len(metrics) > 1:
         raise BadInput(f"margin: one margin does not fit the metrics of all data sets here: {', '.join(metrics)}")
     return study._replace(margins={**study.margins, metrics[0]: margin})
+
+
+def declare_margin(study: StudySpec, margin: Margin | None, folder: Path) -> StudySpec:
+    """A study to be trained in `folder`, with `margin` for the metric of its runs, or else with those of the folder."""
+    given = {} if margin is None else {"": margin}
+    return replace(study, margins=as_plain({**read_margins(folder), **given}))
 
 
 def store_margin(study: Study, margin: Margin) -> Study:

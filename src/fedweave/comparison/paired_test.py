@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedweave.errors import format_count
+from fedweave.metrics import AFTER_RESULTS
 from fedweave.results import statistics
 from fedweave.results.formats import describe_change, format_amount, format_change_interval
 from fedweave.results.marks import reason_without_verdict
@@ -20,6 +21,7 @@ class PairedTest(TestedPair):
         metric: of the scores, for the words.
         clients, seeds, splits: how many; with several splits, clients of each.
         counted: which clients count as one, and how many they are; empty where each counts alone.
+        margin_after_results: whether the margin was chosen when the scores were there.
     """
 
     tests: int
@@ -28,6 +30,7 @@ class PairedTest(TestedPair):
     seeds: int
     splits: int = 1
     counted: str = ""
+    margin_after_results: bool = False
 
     __test__ = False  # no test of pytest
 
@@ -50,7 +53,8 @@ class PairedTest(TestedPair):
         if self.better:
             return f"{self.better} is better"
         if self.verdict == statistics.EQUIVALENT:
-            return f"equivalent (within {format_amount(self.margin, self.metric)}; p = {self.p_equivalent:.3g})"
+            margin = format_amount(self.margin, self.metric) + f", {AFTER_RESULTS}" * self.margin_after_results
+            return f"equivalent (within {margin}; p = {self.p_equivalent:.3g})"
         if self.verdict != statistics.OPEN:
             return reason_without_verdict(self.over)
         if np.isfinite(self.seeds_needed):

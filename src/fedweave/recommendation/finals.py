@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,6 @@ class FinalComparison:
         """Name of a candidate -> its run."""
         return {run.name.removeprefix(f"{run.task}-"): run for run in self.study.runs}
 
-    def with_margin(self, margin: Margin) -> "FinalComparison":
-        """The same runs with another margin of practical equivalence, which is stored with them."""
-        return replace(self, study=store_margin(self.study, margin))
-
 
 def check_folder(
     federation: Federation, entries: Sequence[Candidate], options: Mapping[str, Any], folder: Path
@@ -76,20 +72,25 @@ def compare_finalists(
     folder: Path,
     progress: bool,
     callbacks: Sequence[Callback],
+    margin: Margin | None = None,
 ) -> FinalComparison:
     """Train the finalists and the controls with seeds that the race did not use, and evaluate them on test rows.
 
     Finalists of an earlier call, which had a smaller budget, are removed.
 
+    Args:
+        margin: of practical equivalence, which is stored with the runs; None for that of the folder, or the default.
+
     Raises:
         Diverged: all of them diverged.
     """
     plan = _build_plan(federation, candidates, options)
-    perform(plan, folder, True, progress, callbacks)
+    perform(plan, folder, True, progress, callbacks, margin=margin)
     for key, info in read_earlier_runs(plan, folder).items():
         if info.get("study") == plan.study.name:
             shutil.rmtree(folder / "runs" / key)
-    return FinalComparison(plan, results.load_study(folder, plan.study.runs))
+    study = results.load_study(folder, plan.study.runs)
+    return FinalComparison(plan, study if margin is None else store_margin(study, margin))
 
 
 def _build_plan(federation: Federation, candidates: Sequence[Candidate], options: Mapping[str, Any]) -> Plan:

@@ -203,10 +203,8 @@ class Recommender:
             counts = ((len(trained), "method"), (schedule.rounds, "round"), (len(schedule.seeds), "seed"))
             self._print_line(f"last comparison: {', '.join(format_count(*one) for one in counts)}")
             comparison = finals.compare_finalists(
-                self.federation, trained, options, self.folder, self.progress, self.callbacks
+                self.federation, trained, options, self.folder, self.progress, self.callbacks, self.request.margin
             )
-            if self.request.margin is not None:
-                comparison = comparison.with_margin(self.request.margin)
             entered = len(self.request.entries) + len(self.request.contestants)
             answer = answers.answer(comparison, trained, self._local_entry, entered)
             selected = next(candidate for candidate in trained if candidate.name == answer.method)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from fedweave.errors import BadInput, choose
 from fedweave.files.atomic import read, read_json, read_table, write_json
-from fedweave.metrics import Margin, margin_of, parse_margins
+from fedweave.metrics import Margin, default_margin, margin_of, parse_margins
 from fedweave.results import published
 from fedweave.results.marks import CONTROLS, REFERENCES, control_column
 from fedweave.runs import selection
@@ -164,6 +164,14 @@ class Run:
         return published.reference(block, self.info["dataset"], self.info["setting"]) if block else None
 
     @cached_property
+    def margin(self) -> Margin | None:
+        """The margin of practical equivalence as it was before the run had scores; None where the run does not say."""
+        if "margins" not in self.info:
+            return None
+        stored = parse_margins(self.info["margins"], f"{self.folder / 'run.json'}: margins.")
+        return margin_of(str(self.info["metric"]), stored)
+
+    @cached_property
     def shortfall(self) -> str:
         """Why no printed number may be shown for this run; empty if it may be shown, or if none is declared."""
         if not self.reference:
@@ -187,8 +195,14 @@ class Study(NamedTuple):
     margins: Mapping[str, Margin] = {}
 
     def margin(self, metric: str) -> Margin:
-        """The margin of practical equivalence of a metric: the study's own, or the default."""
-        return margin_of(metric, self.margins)
+        """The margin of practical equivalence of a metric: the study's own, or the default.
+
+        One that differs from the margin that a run had when it was trained was chosen after its results.
+        """
+        margin = margin_of(metric, self.margins)
+        before = [run.margin for run in self.runs if run.info["metric"] == metric and run.margin is not None]
+        is_new = margin != default_margin(metric) and any(margin != earlier for earlier in before)
+        return replace(margin, after_results=is_new)
 
     @property
     def all_runs(self) -> tuple[Run, ...]:

@@ -120,11 +120,18 @@ def _run_record(prepared: PreparedRun, histories: dict[int, History]) -> dict[st
         "dropped": sum(len(history.dropped) for history in histories.values()),
         **_privacy(prepared, histories),
         "published": run.task.published,
+        # A later margin is one that was chosen after the results.
+        **({} if run.margins is None else {"margins": _name_metric(run.margins, task.score_metric.name)}),
         "spec": spec,
         "spec_hash": run.fingerprint(),
         "layers": [*task.layers],
         "seeds": [*histories],
     }
+
+
+def _name_metric(margins: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    """Margins by metric, with a name for "", the metric of the run."""
+    return {name or metric: margin for name, margin in margins.items()}
 
 
 def _identities(prepared: PreparedRun) -> dict[str, Any]:

@@ -186,6 +186,7 @@ def parse_run(info: dict[str, Any]) -> RunSpec:
         construct(TrainSpec, info["spec"]["train"], "train"),
         construct(EvaluateSpec, info["spec"]["evaluate"], "evaluate"),
         tuple(info["seeds"]),
+        info.get("margins"),
     )
 
 

@@ -53,6 +53,8 @@ class RunSpec:
         method, options: the method and its hyper-parameters.
         train, evaluate: budget and judgement.
         seeds: of the repetitions.
+        margins: of practical equivalence, by metric, as they are before the run has scores; "" stands for the metric of
+            the run. No score depends on them. None: not known.
     """
 
     study: str
@@ -64,6 +66,7 @@ class RunSpec:
     train: TrainSpec
     evaluate: EvaluateSpec
     seeds: tuple[int, ...]
+    margins: Mapping[str, Any] | None = field(default=None, compare=False)
 
     @property
     def variant(self) -> str:
@@ -151,6 +154,7 @@ class StudySpec:
             construct(TrainSpec, train, places["train"]),
             construct(EvaluateSpec, evaluate, places["evaluate"]),
             self.seeds,
+            self.margins,
         )
 
 

@@ -159,9 +159,11 @@ def text_of(spec: AppSpec) -> str:
     """The text of spec.json."""
     run = asdict(spec.run)
     content = {name: getattr(spec, name) for name in AppSpec.__dataclass_fields__ if name != "run"}
-    # The text, and so the hash, of a federation without units or `drop_last` is that of earlier versions.
+    # The text, and so the hash, of a federation without units, margins or `drop_last` is that of earlier versions.
     if not spec.units:
         del content["units"]
+    if not spec.run.margins:
+        del run["margins"]
     if spec.run.train.drop_last is None:
         del run["train"]["drop_last"]
     return json.dumps({"version": VERSION, "run": run, **content}, indent=1, sort_keys=True, default=list) + "\n"
