@@ -102,7 +102,7 @@ def test_a_client_with_few_validation_rows_uses_the_common_method(rows: int, mon
     monkeypatch.setattr(
         per_client.results, "validation_scores", lambda run: pd.DataFrame([[100 * rows.mean() for rows in run.hits]])
     )
-    pairs = per_client.validation_differences(*runs)
+    pairs = per_client.validation_differences(*runs)[None]
     assert per_client.losing_clients(pairs, True) == ([0] if rows == 12 else [])
 
 

@@ -187,22 +187,22 @@ class FinalistTests:
         """The best collaborating method by validation; local training if there is no other."""
         return next(name for name in self.ranking if name != self.local_name or len(self.ranking) == 1)
 
-    def _differences_from(self, common: str) -> dict[str, dict[int, per_client.PairedDifference]]:
-        """Every other method -> client -> its difference from `common` on validation rows."""
+    def _differences_from(self, common: str) -> dict[str, per_client.ValidationDifferences]:
+        """Every other method -> its differences from `common`, as of `per_client.validation_differences`."""
         if (base := self.compared_runs.get(common)) is None:
             return {}
         others = {name: run for name, run in self.compared_runs.items() if run is not base}
         return {name: per_client.validation_differences(run, base) for name, run in others.items()}
 
     @cached_property
-    def _differences_from_local(self) -> dict[str, dict[int, per_client.PairedDifference]]:
+    def _differences_from_local(self) -> dict[str, per_client.ValidationDifferences]:
         return self._differences_from(self.local_name)
 
     @cached_property
     def losing_clients(self) -> dict[str, list[int]]:
         """Collaborating method -> clients that keep models of their own, chosen on validation rows."""
         pairs = self._differences_from_local.items()
-        return {name: per_client.losing_clients(of_clients, self.higher_is_better) for name, of_clients in pairs}
+        return {name: per_client.losing_clients(by_seeds[None], self.higher_is_better) for name, by_seeds in pairs}
 
     @cached_property
     def tests_against_local(self) -> dict[str, TestedPair]:
@@ -217,26 +217,36 @@ class FinalistTests:
         return {test.method: test for test in self._compare(scores, pairs, self.entered - 1)}
 
     def choose_for_each(self, common: str) -> tuple[dict[str, str], TestedPair | None]:
-        """(client -> the finalist that it would deploy in place of `common`, the test of these choices on test rows).
+        """(client -> the finalist that it would deploy in place of `common`, the test of such choices on test rows).
 
-        Both sides are as they would be deployed: clients that lose by `common` have models of their own.
+        Both sides are as they would be deployed: clients that lose by `common` have models of their own. In each seed
+        that is tested, the other seeds choose. If they choose nothing, the choices of all seeds are those of chance.
         """
-        losers = self.losing_clients.get(common, [])
         is_local = common == self.local_name
         differences = self._differences_from_local if is_local else self._differences_from(common)
-        chosen = choices.choose(differences, self.higher_is_better, self.losing_clients)
-        chosen = {client: name for client, name in chosen.items() if client not in losers}
-        if not chosen:
+        losers = self.losing_clients.get(common, [])
+        seeds = [*next(iter(differences.values()), ())][1:] or [None]
+        chosen, *by_seed = (self._choose(differences, seed, losers) for seed in (None, *seeds))
+        if not chosen or not any(by_seed):
             return {}, None
         runs = self.comparison.runs
         before = replace_scores(self.client_scores, runs[common].name, runs[self.local_name].name, losers)
         after = before
-        for name in {*chosen.values()}:
-            clients = [client for client, method in chosen.items() if method == name]
-            after = replace_scores(after, runs[common].name, runs[name].name, clients)
+        for seed, choice in zip(seeds, by_seed, strict=True):
+            for name in {*choice.values()}:
+                clients = [client for client, method in choice.items() if method == name]
+                after = replace_scores(after, runs[common].name, runs[name].name, clients, seed)
         scores = [_test_scores(self.comparison, table)[common] for table in (after, before)]
         (test,) = self._compare(dict(zip(SIDES, scores, strict=True)), [SIDES])
         return {runs[common].client_names[client]: name for client, name in chosen.items()}, test
+
+    def _choose(
+        self, differences: Mapping[str, per_client.ValidationDifferences], seed: int | None, losers: Sequence[int]
+    ) -> dict[int, str]:
+        """Client -> its finalist by all seeds but `seed`, of the clients that do not lose by the common method."""
+        pairs = {name: by_seeds[seed] for name, by_seeds in differences.items()}
+        chosen = choices.choose(pairs, self.higher_is_better, self.losing_clients)
+        return {client: name for client, name in chosen.items() if client not in losers}
 
     def _compare(
         self, scores: Mapping[str, np.ndarray], pairs: Sequence[tuple[str, str]], chosen_from: int = 0
@@ -333,12 +343,18 @@ def paying_method(board: pd.DataFrame) -> str:
     return str(next(iter(board[board["verdict_local"] == statistics.BETTER]["method"]), ""))
 
 
-def replace_scores(client_scores: pd.DataFrame, run: str, local: str, clients: Sequence[int]) -> pd.DataFrame:
-    """The table of `results.clients` where `clients` have the scores of `local` in place of those of `run`."""
+def replace_scores(
+    client_scores: pd.DataFrame, run: str, local: str, clients: Sequence[int], seed: int | None = None
+) -> pd.DataFrame:
+    """The table of `results.clients` where `clients` have the scores of `local` in place of those of `run`; in one
+    `seed`, or in all.
+    """
     keys = ["seed", "client"]
     local_values = client_scores[client_scores["run"] == local].set_index(keys)["value"]
     table = client_scores.copy()
     replaced = (table["run"] == run) & table["client"].isin(clients)
+    if seed is not None:
+        replaced &= table["seed"] == seed
     table.loc[replaced, "value"] = local_values.reindex(pd.MultiIndex.from_frame(table.loc[replaced, keys])).to_numpy()
     return table
 

@@ -1,6 +1,6 @@
 """Whether single clients gain: paired differences between two methods on each client's own test rows."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +31,10 @@ class PairedDifference(NamedTuple):
     high: float
     p: float
     error: float
+
+
+# None or a seed -> client -> its difference, by all seeds or by all but this one.
+ValidationDifferences = Mapping[int | None, Mapping[int, PairedDifference]]
 
 
 def table(runs: Mapping[str, Run], local: Run, client_scores: pd.DataFrame) -> pd.DataFrame:
@@ -68,13 +72,21 @@ def _verdict(pair: PairedDifference, p: float, higher_is_better: bool) -> str:
     return GAINS if (pair.difference > 0) == higher_is_better else LOSES
 
 
-def validation_differences(run: Run, other: Run) -> dict[int, PairedDifference]:
-    """Client -> the difference between two methods on its validation rows.
+def validation_differences(run: Run, other: Run) -> ValidationDifferences:
+    """The differences between two methods on the validation rows of each client; from three seeds on also by all seeds
+    but one.
 
-    Test rows are not used, so that they can still test fairly what is chosen by these differences.
+    Test rows are not used, so that they can still test fairly what is chosen by these differences. A seed does to test
+    rows what it does to validation rows, so a choice is tested fairly on a seed that has no part in it.
     """
     scores, other_scores = (results.validation_scores(one) for one in (run, other))
-    return dict(_paired_differences(run, other, scores, other_scores, test=False))
+    differences, seeds = _subtract_scores(scores, other_scores)
+    errors = _row_errors(run, other, seeds, differences.columns, test=False)
+    left_out: list[int | None] = [None, *(seeds if len(seeds) >= statistics.LEAST_SEEDS else ())]
+    return {
+        seed: dict(_test_clients(differences if seed is None else differences.drop(index=seed), errors))
+        for seed in left_out
+    }
 
 
 def losing_clients(pairs: Mapping[int, PairedDifference], higher_is_better: bool) -> list[int]:
@@ -87,23 +99,42 @@ def losing_clients(pairs: Mapping[int, PairedDifference], higher_is_better: bool
 
 
 def _paired_differences(
-    run: Run, local: Run, scores: pd.DataFrame, local_scores: pd.DataFrame, test: bool = True
+    run: Run, local: Run, scores: pd.DataFrame, local_scores: pd.DataFrame
 ) -> Iterator[tuple[int, PairedDifference]]:
-    """(client, its difference) for the clients that both runs have, on test rows or on validation rows.
+    """(client, its difference) on test rows, for the clients that both runs have."""
+    differences, seeds = _subtract_scores(scores, local_scores)
+    yield from _test_clients(differences, _row_errors(run, local, seeds, differences.columns, test=True))
+
+
+def _subtract_scores(scores: pd.DataFrame, local_scores: pd.DataFrame) -> tuple[pd.DataFrame, list[int]]:
+    """(differences of the scores of the clients [S, N], without those that have none in a seed; seeds of both)."""
+    seeds = sorted({*scores.index} & {*local_scores.index})
+    return (scores.loc[seeds] - local_scores.loc[seeds]).dropna(axis="columns"), seeds
+
+
+def _row_errors(
+    run: Run, local: Run, seeds: Sequence[int], clients: Iterable[int], test: bool
+) -> dict[int, tuple[float, int]]:
+    """Client -> what `_bootstrap_error` gives, of test rows or of validation rows; (NaN, 0) without predictions."""
+    metric, kind = METRICS.get(run.info["metric"]), str(run.info.get("targets", "classes"))
+    tables = [(predictions(run, seed), predictions(local, seed)) for seed in seeds]
+    if metric is None or any(None in pair for pair in tables):
+        return dict.fromkeys(clients, (np.nan, 0))
+    return {client: _bootstrap_error(int(client), tables, metric, kind, test) for client in clients}
+
+
+def _test_clients(
+    differences: pd.DataFrame, errors: Mapping[int, tuple[float, int]]
+) -> Iterator[tuple[int, PairedDifference]]:
+    """(client, its difference) from `differences` [S, N] and from the errors of rows of each.
 
     A few seeds say little about the spread of a single client, and small clients vary more than others. So its variance
     is moderated by those of all clients. The p-value is never below `least_p`, as a few rows of which all differ alike
     show no spread.
     """
-    metric, kind = METRICS.get(run.info["metric"]), str(run.info.get("targets", "classes"))
-    seeds = sorted({*scores.index} & {*local_scores.index})
-    tables = [(predictions(run, seed), predictions(local, seed)) for seed in seeds]
-    differences = (scores.loc[seeds] - local_scores.loc[seeds]).dropna(axis="columns")
     seed_variances, freedom = _moderate(differences.to_numpy())
-    for client, seed_variance in zip(differences.columns, seed_variances / len(seeds), strict=True):
-        row_error, rows = np.nan, 0
-        if metric is not None and all(None not in pair for pair in tables):
-            row_error, rows = _bootstrap_error(int(client), tables, metric, kind, test)
+    for client, seed_variance in zip(differences.columns, seed_variances / len(differences), strict=True):
+        row_error, rows = errors[client]
         parts = np.array([seed_variance, row_error**2])
         pair = t_test(float(differences[client].mean()), parts, np.array([freedom, max(1, rows - 1)]))
         yield int(client), pair._replace(p=float(np.fmax(pair.p, least_p(rows))))
