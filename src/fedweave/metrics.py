@@ -411,6 +411,11 @@ def parse_margin(value: object, where: str, metric: Any = None) -> Margin:
     )
 
 
+def write_margin(margin: Margin) -> float | str:
+    """A margin as `parse_margin` reads it."""
+    return f"{round(100 * margin.share, 10):g} %" if margin.share else margin.points
+
+
 def parse_margins(values: Mapping[str, object], where: str) -> dict[str, Margin]:
     """Metric -> its margin.
 

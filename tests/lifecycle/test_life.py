@@ -222,6 +222,27 @@ def test_a_margin_is_a_share_of_the_lower_mean_so_far(lower: str) -> None:
     assert margins == pytest.approx([4.0, 5.0])
 
 
+@pytest.mark.parametrize(("margin", "points"), [(2.0, 2.0), (None, 1.0)])
+def test_the_margin_of_a_test_is_that_of_its_beginning(margin: float | None, points: float, tmp_path: Path) -> None:
+    """A margin that is set while nights are scored holds for the next challenger. Once it judged by all nights so far,
+    and 60 points promoted what is cheaper.
+    """
+    life = begin(tmp_path, margin=margin)
+    for number in (1, 2):
+        deliver(life, number, week(number))
+    file = life.folder / "life.json"
+    settings = json.loads(file.read_text())
+    settings["training"]["margin"] = 60
+    file.write_text(json.dumps(settings))
+    life = fw.Lifecycle(life.folder)
+    week(3).to_csv(tmp_path / "week-3.csv", index=False)
+    life.refresh()
+    life.evaluate()
+    test = life.judge()
+    assert test is not None
+    assert (len(test.looks), test.margin) == (1, points)
+
+
 def test_a_verdict_does_not_depend_on_when_it_is_asked_for() -> None:
     """A week of deliveries at once gives the verdict of the night on which it fell."""
     now, table = Roles(deployed(1), deployed(2)), scored([0.5, 5.0, 6.0])

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.errors import BadInput
-from fedweave.metrics import Margin, parse_margin
+from fedweave.metrics import Margin, parse_margin, write_margin
 from fedweave.own_data.argument_checks import as_python
 from fedweave.results import Study
 from fedweave.results.runs import read_margins, write_margins
@@ -49,7 +49,4 @@ def store_margin(study: Study, margin: Margin) -> Study:
 
 def as_plain(margins: Mapping[str, Margin]) -> dict[str, float | str]:
     """Margins as users write them."""
-    return {
-        metric: f"{round(100 * margin.share, 10):g} %" if margin.share else margin.points
-        for metric, margin in margins.items()
-    }
+    return {metric: write_margin(margin) for metric, margin in margins.items()}

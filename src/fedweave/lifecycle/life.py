@@ -28,7 +28,7 @@ from fedweave.lifecycle.ledger import Arrival, Quarantined, lock
 from fedweave.lifecycle.record import CHALLENGER, CHAMPION
 from fedweave.lifecycle.roles import Deployed, RoleEvent, Roles
 from fedweave.lifecycle.sites import LifeModels
-from fedweave.metrics import default_margin, higher_is_better, parse_margin
+from fedweave.metrics import Margin, default_margin, higher_is_better, parse_margin, write_margin
 from fedweave.own_data.argument_checks import as_names
 from fedweave.own_data.federation import Federation
 from fedweave.prediction.input_description import read_description
@@ -314,9 +314,14 @@ class Lifecycle:
         now = self.roles
         if now.challenger is None:
             return None
-        given, metric = self.settings.training.margin, self.load(now.challenger).metric
-        margin = default_margin(metric) if given is None else parse_margin(given, "margin")
+        given = now.challenger.margin  # a later one would judge by the scores that it was chosen after
+        margin = self._margin(self.load(now.challenger).metric) if given is None else parse_margin(given, "margin")
         return roles.judge(self.record, now, margin)
+
+    def _margin(self, metric: str) -> Margin:
+        """The margin of equivalence that the settings have now."""
+        given = self.settings.training.margin
+        return default_margin(metric) if given is None else parse_margin(given, "margin")
 
     def _enter(self, event: str, reason: str, model: Deployed, number: int = 0, **changed: Deployed | None) -> None:
         entry = RoleEvent(timestamp(), number or model.since, event, reason, model)
@@ -442,7 +447,8 @@ class Lifecycle:
         data = roles.hash_data(self.deliveries.ledger, version)
         traffic = int(trained.rounds[["bytes_up", "bytes_down"]].to_numpy().sum())
         before, origin = (0, 0) if parent is None else (parent.traffic, parent.version)
-        return Deployed(version, trained.name, version, data, before + traffic, self.settings.challenge, origin)
+        plan, margin = self.settings.challenge, write_margin(self._margin(str(trained.run.info["metric"])))
+        return Deployed(version, trained.name, version, data, before + traffic, plan, origin, margin)
 
     def describe(self) -> list[str]:
         """The state in sentences."""

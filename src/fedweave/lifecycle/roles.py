@@ -38,6 +38,7 @@ class Deployed:
         traffic: bytes of their training.
         plan: of the test of a challenger, fixed when it begins.
         parent: version of the champion from which their training went on; 0: it began from scratch.
+        margin: of equivalence in that test, as users write it, fixed when it begins; None: that of the settings.
     """
 
     version: int
@@ -47,6 +48,7 @@ class Deployed:
     traffic: int
     plan: ChallengePlan
     parent: int = 0
+    margin: float | str | None = None
 
 
 @dataclass(frozen=True)
