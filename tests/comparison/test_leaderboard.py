@@ -192,6 +192,10 @@ def test_a_margin_that_was_chosen_after_the_results_says_so(tmp_path: Path) -> N
         is_changed = compared.study.margins != before.study.margins
         assert (after in str(compared)) == (after in str(compared.test("fedavg", "scaffold"))) == is_changed
     assert f"within 41 points, {after}" in fw.load(tmp_path / "out").report().read_text()
+    with warnings.catch_warnings(action="ignore"):  # further seeds are no new beginning
+        call |= {"seeds": 4, "margin": 42, "out": tmp_path / "out"}
+        further = fw.compare(federation, ["fedavg", "scaffold", "fedprox"], **call)
+    assert after in str(further)
 
 
 def test_two_fixed_models_are_compared_over_clients(tmp_path: Path) -> None:

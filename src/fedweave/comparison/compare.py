@@ -285,6 +285,7 @@ def _name_run(run: RunSpec, error: Diverged) -> Diverged:
 def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar, stays: bool) -> None:
     """Train a run and write its folder. Of a run that is there with other seeds, only further ones are trained."""
     run_folder = folder / "runs" / run.key
+    run = _keep_margins(run, run_folder)
     prepared = repetition.prepare(run, *plan.inputs).with_logs(run_folder)
     name = run.key.removeprefix(f"{run.name}-")
     bar.start_method(name, (prepared.rounds - run.train.rounds) * len(run.seeds))
@@ -311,6 +312,14 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar, stays: 
         checkpoint_files.record_written(checkpoints, prepared)
     else:
         checkpoint_files.remove(checkpoints, run)
+
+
+def _keep_margins(run: RunSpec, run_folder: Path) -> RunSpec:
+    """The run with the margins that it records, if it has scores: further seeds make no margin an earlier one."""
+    if _read_finished(run_folder) is None:
+        return run
+    info = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
+    return replace(run, margins=info.get("margins")) if info["spec_hash"] == run.fingerprint() else run
 
 
 def _checkpoint_folder(folder: Path, code: str) -> Path:
