@@ -12,6 +12,7 @@ from fedweave.errors import BadInput, format_value
 LOOPBACK = "127.0.0.1"
 SQLITE = "sqlite:///"
 ANSWER_TIMEOUT = 5.0  # seconds for a server of MLflow to answer
+PASSWORD_ERRORS = (401, 403)  # HTTP codes of a server that asks for a password
 GATEWAY_ERRORS = (502, 503, 504)  # HTTP codes by which a gateway reports that its server is absent
 
 
@@ -74,12 +75,15 @@ def prefect_api() -> str:
 
 def connection_error(api: str, timeout: float = 5.0) -> str:
     """Why the Prefect server at `api` does not answer within `timeout` seconds; empty where it does."""
+    from urllib.error import HTTPError
     from urllib.request import urlopen
 
     try:
         with urlopen(f"{api}/health", timeout=timeout):
             return ""
     except (OSError, ValueError) as error:
+        if isinstance(error, HTTPError) and error.code in PASSWORD_ERRORS:
+            return ""
         cause = getattr(error, "reason", None)  # urllib puts the system's error into one of its own
         return getattr(cause, "strerror", None) or str(error) or type(error).__name__
 

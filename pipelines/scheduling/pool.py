@@ -17,7 +17,7 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
 
 from .. import addresses
-from . import pool_names, pool_owner, remote_stages
+from . import pool_names, pool_owner, remote_stages, server_client
 
 POLL = 2.0  # seconds between two queries about a stage on a worker
 
@@ -30,10 +30,12 @@ def server_settings() -> dict[Any, str]:
     """Settings for the server of `make ui`, if it runs; none if PREFECT_API_URL names a server, which must answer.
 
     Raises:
-        BadInput: the server of PREFECT_API_URL does not answer.
+        BadInput: the server of PREFECT_API_URL does not answer, or refuses the password.
     """
     if address := PREFECT_API_URL.value():
         addresses.check_prefect(address, ", or unset PREFECT_API_URL for a temporary one")
+        with server_client.connect() as client:
+            client.read_flows(limit=1)
         return {}
     local = addresses.prefect_api()
     return {} if addresses.connection_error(local) else {PREFECT_API_URL: local}
@@ -41,7 +43,7 @@ def server_settings() -> dict[Any, str]:
 
 def check_project(server: dict[Any, str]) -> None:
     """Refuse to send stages to the workers of another project at the server with the settings `server`."""
-    with temporary_settings(server), get_client(sync_client=True) as client:
+    with temporary_settings(server), server_client.connect() as client:
         pool_owner.check_stages(client, pool_names.current_pool(), bool(os.environ.get(pool_names.VARIABLE)))
 
 

@@ -17,10 +17,11 @@ from fedweave.errors import BadInput
 from .. import addresses
 from ..processes import search_path
 from ..project import PROJECT_VARIABLE
-from . import gpus, notifications, pool_names, pool_owner
+from . import gpus, notifications, pool_names, pool_owner, server_client
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
 
 WRITER, STAGES, NIGHTLY, LIFE = "writer", "stages", "nightly", "life.json"
 HEARTBEAT = 30  # seconds between two signs of life of a run
@@ -36,8 +37,12 @@ Pool = Annotated[
 
 def deploy(
     slots: Annotated[
-        int, typer.Option(min=1, help="training stages at once, over all hosts: how many GPUs there are")
-    ] = 1,
+        int,
+        typer.Option(
+            min=0,
+            help="training stages at once, over all hosts: how many GPUs there are; 0: as many as before, at first one",
+        ),
+    ] = 0,
     webhook: Annotated[
         str,
         typer.Option(
@@ -46,7 +51,10 @@ def deploy(
         ),
     ] = "",
     schedule: Annotated[
-        str, typer.Option(help='when the deployment "nightly" is due, as a line of cron in UTC, such as "0 2 * * *"')
+        str,
+        typer.Option(
+            help='when the deployment "nightly" is due, a line of cron in UTC, such as "0 2 * * *"; default: as before'
+        ),
     ] = "",
     life: Annotated[
         str, typer.Option(help="folder of a life: a deployment that refreshes it, which --schedule is for then")
@@ -54,7 +62,7 @@ def deploy(
     pool: Pool = "",
 ) -> None:
     """Register this project at the Prefect server: its pool and queues, their limits, the deployments of prefect.yaml,
-    the schedule and the webhook. Entries of other projects are not changed.
+    the schedule and the webhook. What no option names stays as it was, and so do entries of other projects.
     """
     pool = pool_names.check(pool)
     if webhook:
@@ -64,12 +72,13 @@ def deploy(
         _check_schedule(schedule)
     os.environ.pop(PROJECT_VARIABLE, None)  # so that the deployments keep the variable itself, and not its value here
     content = deployments(pool, schedule, life)
-    register(slots, pool)
+    slots = register(slots, pool)
+    _keep_schedules(content, pool)
     _deploy(content)
     if webhook:
         notifications.register(webhook, pool)
     _report([entry["name"] for entry in content["deployments"]], pool, slots, bool(webhook))
-    _report_schedules(content)
+    _report_schedules(pool)
 
 
 def _check_schedule(cron: str) -> None:
@@ -168,31 +177,57 @@ def _report(names: list[str], pool: str, slots: int, notifies: bool) -> None:
     print(f"then: PREFECT_API_URL={os.environ['PREFECT_API_URL']} {command}")  # without it, on a server of its own
 
 
-def _report_schedules(content: dict[str, Any]) -> None:
-    """Print what is due when."""
+def _keep_schedules(content: dict[str, Any], pool: str) -> None:
+    """Leave out schedules of prefect.yaml that are not active where the server has the deployment, which keeps its own.
+
+    A schedule may have been set by an earlier call, or in the UI.
+    """
+    known = {deployment.name for deployment in _read_deployments(pool)}
+    for entry in content["deployments"]:
+        is_active = any(schedule.get("active", True) for schedule in entry.get("schedules") or ())
+        if entry["name"] in known and not is_active:
+            entry.pop("schedules", None)
+
+
+def _report_schedules(pool: str) -> None:
+    """Print what is due when, as the server has it."""
     due = [
-        f"{entry['name']} at {schedule.get('cron', 'its times')} {schedule.get('timezone', '')}".rstrip()
-        for entry in content["deployments"]
-        for schedule in entry.get("schedules") or ()
-        if schedule.get("active", True)
+        f"{deployment.name} at {getattr(entry.schedule, 'cron', 'its times')} {getattr(entry.schedule, 'timezone', '')}"
+        for deployment in _read_deployments(pool)
+        for entry in deployment.schedules
+        if entry.active and not deployment.paused
     ]
     hint = 'nothing; for every night: fedweave deploy --schedule "0 2 * * *"'
     print(f"scheduled: {', '.join(due) or hint}")
 
 
-def register(slots: int, pool: str = pool_names.DEFAULT) -> None:
+def _read_deployments(pool: str) -> "list[DeploymentResponse]":
+    """The deployments of a pool at the server."""
+    from prefect.client.schemas.filters import WorkPoolFilter
+
+    with server_client.connect() as client:
+        return client.read_deployments(work_pool_filter=WorkPoolFilter.model_validate({"name": {"any_": [pool]}}))
+
+
+def register(slots: int = 0, pool: str = pool_names.DEFAULT) -> int:
     """Create or update the pool, its queues with their limits, and the automation that watches for lost workers.
 
-    Raises:
-        BadInput: the pool belongs to another project.
-    """
-    from prefect.client.orchestration import get_client
+    Args:
+        slots: the limit of stages; 0: the one that the server has, at first one.
+        pool: the pool's name.
 
-    with get_client(sync_client=True) as client:
+    Returns:
+        The limit of stages.
+
+    Raises:
+        BadInput: the pool belongs to another project, or the server refuses the password.
+    """
+    with server_client.connect() as client:
         _create_pool(client, pool, pool_owner.claim(client, pool))
         _create_queue(client, pool, WRITER, 1)  # one folder holds dvc.lock
-        _create_queue(client, pool, STAGES, slots)
+        limit = _create_queue(client, pool, STAGES, slots)
     _save_automation(pool)
+    return limit
 
 
 def worker(
@@ -235,9 +270,7 @@ def worker(
 
 def _check_pool(role: Role, pool: str, is_named: bool) -> None:
     """Refuse to work for another project; for stages alone, print the project."""
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
+    with server_client.connect() as client:
         if role == "stages":
             print(f"pool {pool}: of {pool_owner.check_stages(client, pool, is_named)}", flush=True)
         else:
@@ -264,13 +297,21 @@ def _create_pool(client: "SyncPrefectClient", name: str, owner: pool_owner.Owner
     )
 
 
-def _create_queue(client: "SyncPrefectClient", pool: str, name: str, limit: int) -> None:
+def _create_queue(client: "SyncPrefectClient", pool: str, name: str, limit: int) -> int:
+    """Create a queue, or set its limit; 0 keeps that of an earlier queue, and is one for a new queue.
+
+    Returns:
+        The limit, also where it was kept.
+    """
     from prefect.exceptions import ObjectAlreadyExists
 
     try:
-        client.create_work_queue(name, concurrency_limit=limit, work_pool_name=pool)
+        return client.create_work_queue(name, concurrency_limit=limit or 1, work_pool_name=pool).concurrency_limit or 1
     except ObjectAlreadyExists:
-        client.update_work_queue(client.read_work_queue_by_name(name, pool).id, concurrency_limit=limit)
+        queue = client.read_work_queue_by_name(name, pool)
+        limit = limit or queue.concurrency_limit or 1
+        client.update_work_queue(queue.id, concurrency_limit=limit)
+        return limit
 
 
 def _save_automation(pool: str) -> None:

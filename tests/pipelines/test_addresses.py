@@ -1,6 +1,8 @@
 """Ports and servers that variables name: a wrong value is refused in one line, before any work."""
 
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,37 @@ def test_a_flow_names_a_server_that_does_not_answer(tmp_path: Path, monkeypatch:
     line = str(refused.value)
     assert line.startswith(f"PREFECT_API_URL: no Prefect server answers at {address} (Connection refused); start")
     assert line.endswith("; start one: fedweave ui, or unset PREFECT_API_URL for a temporary one")
+
+
+def test_a_server_that_refuses_the_password_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may ask for it at every address, Prefect's own server at all but that of its health."""
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    def refuse(self: BaseHTTPRequestHandler) -> None:
+        self.send_response(401)
+        self.end_headers()
+
+    verbs = {"do_GET": refuse, "do_POST": refuse, "log_message": lambda *_: None}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(flows, "reproduce", lambda **_: pytest.fail("it runs"))
+    server = HTTPServer(("127.0.0.1", 0), type("Refusal", (BaseHTTPRequestHandler,), verbs))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{server.server_port}/api"
+    line = f"^PREFECT_API_URL: the Prefect server at {address} refuses the password \\(401\\); set PREFECT_API_AUTH_STR"
+    try:
+        with temporary_settings({PREFECT_API_URL: address}):
+            for command in (
+                lambda: flows.start(study="", where="here"),
+                lambda: workers.register(1),
+                lambda: workers._check_pool("both", "gpu-pool", False),
+            ):
+                with pytest.raises(BadInput, match=line):
+                    command()
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_missing_end_of_an_address_is_added() -> None:

@@ -83,7 +83,7 @@ def test_the_server_limits_running_flows_and_shows_every_parameter(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """One flow at a time, as many stages as slots, described parameters, nights that are planned with `--schedule`
-    only, and one automation for lost workers even if it was registered twice.
+    only and stay until the UI ends them, and one automation for lost workers even if it was registered twice.
     """
     from prefect.client.schemas.filters import FlowRunFilter
 
@@ -101,7 +101,19 @@ def test_the_server_limits_running_flows_and_shows_every_parameter(
     assert [(one.schedule.cron, one.active) for one in nightly.schedules] == [("30 3 * * *", True)]
     nights = {"deployment_id": {"any_": [nightly.id]}}
     assert until(lambda: len(ask("read_flow_runs", flow_run_filter=FlowRunFilter(**nights))) >= 3)
-    workers.deploy(3)
+    workers.deploy()  # another call, such as one for a webhook, or a container that starts again
+    printed = capsys.readouterr().out
+    assert "3 training stages at once" in printed
+    assert "scheduled: nightly at 30 3 * * * UTC" in printed
+    queues = {queue.name: queue.concurrency_limit for queue in ask("read_work_queues", work_pool_name="gpu-pool")}
+    assert (queues["writer"], queues["stages"]) == (1, 3)
+    (nightly,) = (one for one in ask("read_deployments") if one.name == "nightly")
+    assert [(one.schedule.cron, one.active) for one in nightly.schedules] == [("30 3 * * *", True)]
+    ask("update_deployment_schedule", nightly.id, nightly.schedules[0].id, active=False)  # by the switch in the UI
+    workers.deploy(4)
+    printed = capsys.readouterr().out
+    assert "4 training stages at once" in printed
+    assert "scheduled: nothing" in printed
     (nightly,) = (one for one in ask("read_deployments") if one.name == "nightly")
     assert [one.active for one in nightly.schedules] == [False]
     parameters = deployments["reproduce"].parameter_openapi_schema["properties"]
