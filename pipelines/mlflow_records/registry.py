@@ -1,6 +1,7 @@
-"""Models in MLflow: those of every run of a method; the best method of each task is registered, with an alias.
+"""Models in MLflow: those of every run of a method; of each task the best method and the one to deploy are registered,
+with an alias each.
 
-MLflow can load the models of every run. Of the best method it has a copy, with the code that they need, so that it can
+MLflow can load the models of every run. Of registered ones it has a copy, with the code that they need, so that it can
 serve them elsewhere. The weights of the others stay in the folder of results that they refer to, or are copied on
 request.
 """
@@ -18,6 +19,7 @@ from mlflow.entities import LoggedModel, LoggedModelOutput, LoggedModelStatus, M
 from mlflow.exceptions import MlflowException
 from mlflow.models import Model, infer_signature
 
+from fedweave import results
 from fedweave.methods import METHODS
 from fedweave.models import MODELS
 from fedweave.prediction import packing
@@ -32,7 +34,7 @@ from .writer import Store
 SERVED = Path(__file__).with_name("served_model.py")
 CODE = [str(files("fedweave"))]
 REQUIREMENTS = ("numpy", "pandas", "torch", "tqdm")  # what `fedweave.prediction.packing` imports
-ALIAS = "best"
+ALIAS, TO_DEPLOY = "best", "deploy"
 DEFAULTS = {"client": "", "seed": -1}  # no client, which is refused; the first seed
 LOCATION = "location"  # the tag of models that stay in a folder of results
 NO_STEP = -1  # of a model, which is no step of the curves of its run
@@ -48,11 +50,12 @@ def log_models(
         store: MLflow's store.
         study, tables: the study with its tables.
         logged: run -> id of its MLflow run.
-        copy_all: copy the models of all runs, not only those of the best method of each task.
+        copy_all: copy the models of all runs, not only those that are registered.
     """
-    leaders = {board["run"].iloc[0] for _, board in tables.board.groupby("task", sort=False)}
+    registered = {run for task in results.by_task(study) for run in _runs_by_alias(study, tables, task).values()}
     models = {
-        run.name: update_model(store, run, logged[run.name], copy_all or run.name in leaders) for run in study.all_runs
+        run.name: update_model(store, run, logged[run.name], copy_all or run.name in registered)
+        for run in study.all_runs
     }
     return {name: model for name, model in models.items() if model is not None}
 
@@ -142,10 +145,19 @@ def log_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
     return number
 
 
+def _runs_by_alias(study: Study, tables: Tables, task: str) -> dict[str, str]:
+    """Alias -> run of a task: the leader, and the method that the report deploys, where it names one."""
+    board = tables.board[tables.board["task"] == task]
+    runs = dict(zip(board["method"], board["run"], strict=True))
+    to_deploy = runs.get(answer(study, tables, task).method)
+    return {ALIAS: str(board["run"].iloc[0]), **({TO_DEPLOY: to_deploy} if to_deploy else {})}
+
+
 def register_best_models(
     store: Store, study: Study, tables: Tables, logged: Mapping[str, str], models: Mapping[str, str]
 ) -> list[str]:
-    """Let `<study>-<task>@best` refer to the models of each task's leader; returns why that of a task does not.
+    """Let `<study>-<task>@best` refer to the models of each task's leader, and `@deploy` to those that the report
+    deploys, if any; returns why the name of a task does not.
 
     In a store that projects share, a name begins with that of the project: `<project>-<study>-<task>@best`. A name that
     belongs to another task or study, as "a-b-c" of the task "c" of "a-b" and of "a/b", is not taken from it.
@@ -157,20 +169,23 @@ def register_best_models(
         models: run -> id of its copied model, as `log_models` returns them.
     """
     refusals = []
-    for task, board in tables.board.groupby("task", sort=False):
-        leader = board.iloc[0]
-        model = models.get(leader["run"])
-        if model is not None:
-            answers = answer(study, tables, str(task))[:3]
-            text = "\n".join(f"- {one.question.rstrip('?')}: **{one.word}**: {one.reason}" for one in answers)
-            name = "-".join(filter(None, (store.project, study.name, str(task)))).replace("/", "-").replace(":", "-")
-            if (owner := _other_owner(store, name, study.name, str(task))) is None:
-                set_alias(store, name, model, logged[leader["run"]], str(leader["method"]), text)
-            else:
-                refusals.append(
-                    f"models:/{name}: is the model of {owner}, so that task {task!r} of study {study.name!r} has none; "
-                    "rename a study or a task, or delete that model in MLflow"
-                )
+    for task in map(str, tables.board["task"].unique()):
+        runs = {alias: run for alias, run in _runs_by_alias(study, tables, task).items() if run in models}
+        name = "-".join(filter(None, (store.project, study.name, task))).replace("/", "-").replace(":", "-")
+        if ALIAS in runs and (owner := _other_owner(store, name, study.name, task)) is not None:
+            refusals.append(
+                f"models:/{name}: is the model of {owner}, so that task {task!r} of study {study.name!r} has none; "
+                "rename a study or a task, or delete that model in MLflow"
+            )
+            continue
+        text = "\n".join(
+            f"- {one.question.rstrip('?')}: **{one.word}**: {one.reason}" for one in answer(study, tables, task)[:3]
+        )
+        labels = dict(zip(tables.board["run"], tables.board["method"], strict=True))
+        for alias, run in runs.items():
+            set_alias(store, name, models[run], logged[run], str(labels[run]), text, alias)
+        if ALIAS in runs and TO_DEPLOY not in runs:
+            store.client.delete_registered_model_alias(name, TO_DEPLOY)
     return refusals
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import mlflow
 from mlflow import MlflowClient
 from mlflow.entities import Experiment, Metric, Param, RunTag
+from mlflow.environment_variables import MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -99,6 +100,7 @@ def connect(experiment: str, uri: str | None = None) -> Store:
     """
     logging.getLogger("mlflow").setLevel(logging.ERROR)  # it announces its migrations
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it prints the errors that it also raises
+    MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.set(True)  # of a server it prints two lines a run
     if uri:
         mlflow.set_tracking_uri(uri)
     addresses.check_store(mlflow.get_tracking_uri(), experiment)

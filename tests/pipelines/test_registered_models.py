@@ -163,6 +163,32 @@ def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
     assert len(client.search_model_versions("name = 'toy-blobs'")) == 2
 
 
+def test_the_method_to_deploy_has_an_alias_as_long_as_the_report_names_one(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another method than the best one; with two seeds, which give no verdict, there is none."""
+    folder = trained.train("images", {"local": {}, "fedavg": {}})
+    board = results.compute_tables(results.load_study(folder)).board
+    methods, client = [*board["method"]], MlflowClient(store)
+
+    def aliases() -> dict[str, str]:
+        model = client.get_registered_model("toy-blobs")
+        found = {alias: client.get_model_version("toy-blobs", number) for alias, number in model.aliases.items()}
+        assert all(mlflow.pyfunc.load_model(f"models:/toy-blobs@{alias}") for alias in found)
+        return {alias: version.tags["method"] for alias, version in found.items()}
+
+    tracking.log_study(folder, store)
+    assert aliases() == {"best": methods[0]}
+    answer = registry.answer
+    for method in reversed(methods):
+        with monkeypatch.context() as patch:
+            patch.setattr(registry, "answer", lambda *given, m=method: answer(*given)._replace(method=m))
+            tracking.log_study(folder, store)
+        assert aliases() == {"best": methods[0], "deploy": method}
+    tracking.log_study(folder, store)
+    assert aliases() == {"best": methods[0]}
+
+
 def test_a_name_of_another_study_is_not_taken(store: str) -> None:
     """The task "c" of "a-b" would have the name of the model of "a/b". All else of the study is logged."""
     made, folders = trained.train("images", {"local": {}}), [Path("results/a/b"), Path("results/a-b")]

@@ -1,6 +1,7 @@
 """Two projects with one store of MLflow. Each has a study of the same name and task."""
 
 import json
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedweave.pipelines import addresses
 from fedweave.pipelines.mlflow_records import owner, registry, tracking, versions, writer
 from tests import trained
 from tests.mlflow_store import logged, small
+from tests.servers import answers, free_port, process, until
 
 # One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
@@ -130,3 +132,21 @@ def test_the_name_of_a_project_is_made_once(tmp_path: Path, monkeypatch: pytest.
     assert len({*made}) == 1
     assert made[0][:-8] == "bung-2-"
     assert [file.name for file in owner.FILE.parent.iterdir()] == ["project"]
+
+
+@pytest.mark.acceptance
+def test_a_server_gets_all_runs_and_the_terminal_no_line_about_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    enter(tmp_path / "project", monkeypatch)
+    uri = f"http://127.0.0.1:{(port := free_port())}"
+    (place := tmp_path / "server").mkdir()
+    command = f"-m mlflow server --workers 1 --port {port} --backend-store-uri sqlite:///mlflow.db".split()
+    with process([sys.executable, *command], place, {}, place / "log"):
+        assert until(lambda: answers(f"{uri}/health"), 120), (place / "log").read_text()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+        capfd.readouterr()
+        record = tracking.log_study(small(Path("results", "toy")), uri)
+        assert capfd.readouterr().out == ""
+        assert record.new == len(record.ids)
+        assert {run.info.run_id for run in logged(uri, "toy")} >= {*record.ids}
