@@ -75,6 +75,7 @@ def record_life(life: "fw.Lifecycle", uri: str | None = None) -> str:
         registered = "-".join(filter(None, (store.project, name)))
         number = registry.set_alias(store, registered, model, run_id, champion.method, event.reason, CHAMPION)
         facts = {"data": champion.data, "deliveries": str(champion.version), "event": event.event, "when": event.when}
+        facts |= {"by": event.by} if event.by else {}
         facts |= {"warm_start": f"version {champion.parent}"} if champion.parent else {}
         for key, value in facts.items():
             store.client.set_model_version_tag(registered, str(number), key, value)

@@ -1,7 +1,5 @@
 """The name of this project in a shared store: projects that write to one server or database may have equal studies."""
 
-import getpass
-import os
 import re
 import socket
 import uuid
@@ -9,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedweave.files.atomic import write_new
+from fedweave.processes.user import user_name
 
 from .. import addresses
 from ..paths import STATE
@@ -33,7 +32,7 @@ def tags(name: str) -> Mapping[str, str]:
     """Tags that distinguish the runs of the project `name`, and name user, host and folder; none in its own store."""
     if not name:
         return {}
-    return {PROJECT: name, "user": _user(), "host": socket.gethostname(), "folder": str(Path.cwd())}
+    return {PROJECT: name, "user": user_name(), "host": socket.gethostname(), "folder": str(Path.cwd())}
 
 
 def project_filter(name: str) -> str:
@@ -44,10 +43,3 @@ def project_filter(name: str) -> str:
 def _write_name() -> None:
     folder = re.sub(r"[^\w-]+", "-", Path.cwd().name, flags=re.ASCII).strip("-")[:40] or "project"
     write_new(FILE, f"{folder}-{uuid.uuid4().hex[:8]}\n".encode())
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a number without a name
-        return str(os.getuid())

@@ -23,6 +23,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from fedweave.errors import BadInput
+from fedweave.processes.user import user_name
 
 from .. import addresses
 from . import database, owner
@@ -169,8 +170,11 @@ def _engines() -> list[Engine]:
 
 @cache
 def provenance() -> Mapping[str, str]:
-    """Tags: git commit, with -dirty if files differ from it, and a hash of dvc.lock; missing ones are left out."""
-    tags = {}
+    """Tags: user, git commit, with -dirty if files differ from it, and a hash of dvc.lock; missing ones are left out.
+
+    MLflow shows a commit only beside the name of a source.
+    """
+    tags = {"mlflow.user": user_name(), "mlflow.source.name": "fedweave", "mlflow.source.type": "LOCAL"}
     git = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     answer = subprocess.run(git, capture_output=True, text=True, check=False)
     if answer.returncode == 0:

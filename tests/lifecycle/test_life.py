@@ -145,6 +145,20 @@ def test_a_wrong_value_in_the_file_of_roles_is_named_with_the_file(tmp_path: Pat
     assert str(caught.value) == f"{tmp_path / ROLES}: patience: 9 is not between 1 and per_year, 4 deliveries"
 
 
+def test_an_event_has_the_user_whose_command_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another user reads it; events of earlier versions have none."""
+    monkeypatch.setenv("LOGNAME", "ann")
+    events = (RoleEvent("", 1, FIRST, "", deployed(1)), RoleEvent("", 3, PROMOTED, "", deployed(2)))
+    now = Roles(champion=deployed(2), events=events)
+    monkeypatch.setenv("LOGNAME", "bob")
+    roles.write_roles(tmp_path, roles.roll_back(now, "", 4))
+    assert [one.by for one in roles.read_roles(tmp_path).events] == ["ann", "ann", "bob"]
+    content = json.loads((tmp_path / ROLES).read_text(encoding="utf-8"))
+    del content["events"][0]["by"]
+    (tmp_path / ROLES).write_text(json.dumps(content), encoding="utf-8")
+    assert [one.by for one in roles.read_roles(tmp_path).events] == ["", "ann", "bob"]
+
+
 def test_roles_of_before_warm_starts_can_be_read(tmp_path: Path) -> None:
     """All models were trained from scratch then."""
     roles.write_roles(tmp_path, Roles(champion=deployed(1)))

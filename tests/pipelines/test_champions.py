@@ -61,6 +61,7 @@ def test_the_alias_moves_with_the_champion_and_answers_all_along(store: str) -> 
     version = client.get_model_version_by_alias("life", "champion")
     assert version.description == "Better: +1 point."
     assert version.tags == {
+        "by": event.by,
         "data": promoted.data,
         "deliveries": "2",
         "event": PROMOTED,

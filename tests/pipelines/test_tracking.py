@@ -50,6 +50,16 @@ def test_a_parent_per_run_and_a_child_per_seed_have_the_content_of_the_files(sto
         )
 
 
+def test_a_run_names_its_user_and_a_source(store: str, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow shows them as "Created by" and "Source", the latter with the commit."""
+    monkeypatch.setenv("LOGNAME", "ann")
+    writer.provenance.cache_clear()
+    tracking.log_study(toy, store)
+    writer.provenance.cache_clear()
+    for run in logged(store, "toy"):
+        assert (run.data.tags["mlflow.user"], run.data.tags["mlflow.source.name"]) == ("ann", "fedweave")
+
+
 def test_a_contestant_has_tags_that_say_how_it_ran(store: str, toy: Path) -> None:
     file = next(toy.glob("runs/*local/run.json"))
     about = {"how": "program", "unequal": ["its budget is its own"], "command": "python mine.py", "timeout": 60.0}

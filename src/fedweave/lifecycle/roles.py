@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from fedweave.files.atomic import read_json, write_json
 from fedweave.lifecycle import ROLES
 from fedweave.lifecycle.record import CHALLENGER
 from fedweave.metrics import Margin
+from fedweave.processes.user import user_name
 from fedweave.results import sequential
 from fedweave.results.sequential import Challenge, ChallengePlan, ClientDifference
 from fedweave.results.statistics import BETTER, EQUIVALENT
@@ -62,6 +63,7 @@ class RoleEvent:
             site forgotten.
         reason: one sentence.
         model: which it is about.
+        by: the user whose command it was; empty in files of earlier versions.
     """
 
     when: str
@@ -69,6 +71,7 @@ class RoleEvent:
     event: str
     reason: str
     model: Deployed
+    by: str = field(default_factory=user_name)
 
     def __str__(self) -> str:
         model = f"{self.model.method} of version {self.model.version}"
@@ -126,7 +129,7 @@ def read_roles(folder: Path) -> Roles:
     """
 
     def parse(content: Mapping[str, Any]) -> Roles:
-        events = tuple(RoleEvent(**{**one, "model": _deployed(one["model"])}) for one in content["events"])
+        events = tuple(RoleEvent(**{"by": "", **one, "model": _deployed(one["model"])}) for one in content["events"])
         return Roles(_deployed(content["champion"]), _deployed(content["challenger"]), events)
 
     return read_json(folder / ROLES, "restore it", parse) if (folder / ROLES).is_file() else Roles()
