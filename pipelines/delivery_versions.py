@@ -9,7 +9,6 @@ def store(place: Path, marker: Path) -> None:
     A call that was killed before is made up for.
 
     Args:
-        place: the folder.
         marker: the file that is written after all others that belong to a version.
     """
     place, pointer = place.resolve(), place.with_name(f"{place.name}.dvc")

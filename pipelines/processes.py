@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 from weakref import WeakSet
 
@@ -119,10 +118,6 @@ def _start(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[s
     )
 
 
-def _exit_on_signal(_number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + signal.SIGTERM)
-
-
 def run_main(main: Callable[..., None], is_service: bool = False) -> NoReturn:
     """Run a stage's `main` with the arguments of the command line, then exit.
 
@@ -132,7 +127,7 @@ def run_main(main: Callable[..., None], is_service: bool = False) -> NoReturn:
     """
     if not is_service:
         die_with_parent()
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # For a machine or a container whose cache folder of the user cannot be written.
     os.environ.setdefault("FEDWEAVE_KERNEL", str((STATE / "kernel").absolute()))
     try:

@@ -191,8 +191,6 @@ def _wait_for(server: UIServer, process: Popen[str], output: _Output, host: str 
     """Wait until `server` answers on its port; every `MESSAGE_INTERVAL` seconds a line says that it is starting.
 
     Args:
-        server: the server.
-        process: its process.
         output: its output, for error messages.
         host: where it listens; empty: where browsers find the servers of `make ui`.
 

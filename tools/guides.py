@@ -63,7 +63,6 @@ def follow(page: str, folder: Path, python: str = sys.executable, commands: bool
     Args:
         page: relative to the repository.
         folder: an empty one, outside of it.
-        python: the interpreter.
         commands: whether to run the commands, which need more packages than the library does.
         servers: whether commands that start a server are among them.
 

@@ -104,7 +104,9 @@ def import_(
         study_file: _study(federation, budget, default_search(federation, {}) if tune is None else {"trials": tune}),
     }
     for path, text in texts.items():
-        _check_unchanged(path, text, force)
+        if path.is_file() and path.read_text(encoding="utf-8") != text and not force:
+            way = "give another --name, or add --force to replace it"
+            raise BadInput(f"{path}: is there and says something else; {way}")
     _add_to_project(name, {copy: content, **{path: text.encode() for path, text in texts.items()}}, force)
     for line in notes(federation):
         out.print(f"warning: {line}", soft_wrap=True)
@@ -234,8 +236,3 @@ def _study(federation: "fw.Federation", budget: dict[str, Any], search: dict[str
         "tune": search,
     }
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-
-
-def _check_unchanged(path: Path, text: str, force: bool) -> None:
-    if path.is_file() and path.read_text(encoding="utf-8") != text and not force:
-        raise BadInput(f"{path}: is there and says something else; give another --name, or add --force to replace it")

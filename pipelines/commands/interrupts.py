@@ -18,7 +18,6 @@ def explain_interrupt(folder: Path, resume: bool = True) -> Iterator[None]:
     """Context of a training into `folder`: Ctrl-C ends it with one line on stderr and exit code 130.
 
     Args:
-        folder: of the results.
         resume: whether the same command goes on from what is stored; else it begins again.
     """
     try:

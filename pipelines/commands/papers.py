@@ -1,6 +1,6 @@
 """`fedweave paper`: the tables of a paper as printed, with our numbers beside them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,16 +26,10 @@ def paper(
     out = Console(highlight=False)
     for title in dict.fromkeys(entry.table for entry in entries):
         columns, cells = ledger.arrange(entry for entry in entries if entry.table == title)
-        for part in _divide(columns, out.width):
-            out.print(_build(f"{published.PAPERS[name]}, {title}", part, cells))
+        count = max(1, (out.width - FIRST_COLUMN) // LEAST_COLUMN)  # as many as the terminal has room for
+        for start in range(0, len(columns), count):
+            out.print(_build(f"{published.PAPERS[name]}, {title}", columns[start : start + count], cells))
     out.print(_legend())
-
-
-def _divide(columns: Sequence[str], width: int) -> Iterator[Sequence[str]]:
-    """As many columns at a time as the terminal has room for."""
-    count = max(1, (width - FIRST_COLUMN) // LEAST_COLUMN)
-    for start in range(0, len(columns), count):
-        yield columns[start : start + count]
 
 
 def _build(title: str, columns: Sequence[str], cells: Mapping[str, Mapping[str, "PrintedNumber"]]) -> Table:

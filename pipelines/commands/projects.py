@@ -155,7 +155,6 @@ def write_packages(folder: Path = Path(), uses: Collection[str] = ()) -> None:
     DVC's stages depend on their code.
 
     Args:
-        folder: of the project.
         uses: plug-ins that params.yaml names itself; they are left out.
     """
     packages = {"fedweave": PACKAGE, **plugins.find_installed()}

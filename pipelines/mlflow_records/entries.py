@@ -78,7 +78,6 @@ def run_unit(run: Run, tables: Tables, kind: str = "method", unranked: str = "")
     """A method on a task: the leaderboard's numbers, mean curves, and a child for every seed.
 
     Args:
-        run, tables: the run, and tables with a row of it.
         kind: what MLflow calls the run.
         unranked: the reason why the run may not be compared with others; empty where it may.
     """

@@ -47,8 +47,6 @@ def log_models(
     """Log the models of every run of the study; returns run -> id of its model, where there is one.
 
     Args:
-        store: MLflow's store.
-        study, tables: the study with its tables.
         logged: run -> id of its MLflow run.
         copy_all: copy the models of all runs, not only those that are registered.
     """
@@ -64,23 +62,19 @@ def update_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
     """The id of the model of a run, logged anew where its files are lost or are to be copied; None: it has no model."""
     stored = _find_model(store, run_id)
     if stored is not None and not stamp.is_lost(stored.artifact_location) and not (copy and LOCATION in stored.tags):
-        _refresh_numbers(store, stored, run_id)
+        points = sorted(stored.metrics or [], key=lambda point: (point.step, point.timestamp))  # the last one counts
+        _log_numbers(store, stored.model_id, run_id, {point.key: point.value for point in points})
         return str(stored.model_id)
     if stored is not None:
         store.client.delete_logged_model(stored.model_id)
     return log_model(store, run, run_id, copy)
 
 
-def _refresh_numbers(store: Store, model: LoggedModel, run_id: str) -> None:
-    """Give a model the present numbers of its run, such as a rank that has changed with the results of other runs."""
-    stored = {point.key: point.value for point in sorted(model.metrics or [], key=_recency)}
-    _log_numbers(store, model.model_id, run_id, stored)
-
-
 def _log_numbers(store: Store, model_id: str, run_id: str, stored: Mapping[str, float]) -> None:
     """Log numbers of a run for its model: the scores, and no curve and no load of the machine, which have a "/".
 
-    A missing number is left out, because MLflow would show 0 for NaN, and so is one that is `stored`.
+    A missing number is left out, because MLflow would show 0 for NaN, and so is one that is `stored`: others have
+    changed with the results of other runs, such as a rank.
     """
     points = map(Metric.from_proto, store.client.get_run(run_id).data.to_proto().metrics)  # the last of each name
     scores = [
@@ -90,11 +84,6 @@ def _log_numbers(store: Store, model_id: str, run_id: str, stored: Mapping[str, 
         if "/" not in point.key and not np.isnan(point.value) and point.value != stored.get(point.key)
     ]
     store.client.log_batch(run_id, scores)
-
-
-def _recency(point: Metric) -> tuple[int, int]:
-    """The order of a metric's points, of which MLflow takes the last one."""
-    return point.step, point.timestamp
 
 
 def log_model(store: Store, run: Run, run_id: str, copy: bool) -> str | None:
@@ -163,8 +152,6 @@ def register_best_models(
     belongs to another task or study, as "a-b-c" of the task "c" of "a-b" and of "a/b", is not taken from it.
 
     Args:
-        store: MLflow's store.
-        study, tables: the study with its tables.
         logged: run -> id of its MLflow run.
         models: run -> id of its copied model, as `log_models` returns them.
     """

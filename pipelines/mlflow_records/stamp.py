@@ -26,11 +26,6 @@ def is_current(folder: Path, study: str, uri: str) -> bool:
     """Whether results/<study> has not changed since `write`, and its database and artifacts are there.
 
     A record that is not a file of SQLite is assumed to be there. Changes in MLflow itself are not looked for.
-
-    Args:
-        folder: results/<study>.
-        study: its name.
-        uri: of the tracking store.
     """
     try:
         content = json.loads(_stamp_file(study).read_text(encoding="utf-8"))
@@ -52,8 +47,6 @@ def write(results: str, study: str, uri: str, links: Mapping[str, str], artifact
 
     Args:
         results: `results_digest` from before the files were read.
-        study: its name.
-        uri: of the tracking store.
         links: task -> page of its runs, relative to MLflow's address.
         artifacts: folder of its artifacts, as MLflow names it.
     """

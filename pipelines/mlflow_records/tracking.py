@@ -44,7 +44,6 @@ def main(*studies: str, models: bool = False) -> None:
     """Bring MLflow up to date with `studies`, by default every study under results/.
 
     Args:
-        studies: their names.
         models: copy the models of all runs, not only those of the best method of each task.
 
     Raises:
@@ -75,7 +74,6 @@ def log_study(folder: Path | str, uri: str | None = None, models: bool = False) 
     Runs that were replaced stay, with the tag "superseded".
 
     Args:
-        folder: results/<study>.
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
         models: copy the models of all runs, not only those of the best method of each task.
 

@@ -36,7 +36,6 @@ def synchronise(store: Store, units: Sequence[Unit]) -> SynchronisationResult:
     """Make one current run for each of `units`, whatever was there before; it can be repeated after an interruption.
 
     Args:
-        store: MLflow's store.
         units: everything that the experiment shows: runs of other units are superseded.
     """
     units_by_name = {unit.name: unit for unit in units}
@@ -87,19 +86,15 @@ class _RunTree(NamedTuple):
 
 def _run_trees(store: Store) -> list[_RunTree]:
     """The runs of this project in the experiment, oldest first; a child without its parent is an incomplete tree."""
-    runs = [run for run in _search_runs(store) if RUN in run.data.tags]
+    conditions, order = owner.project_filter(store.project), ["attributes.start_time ASC"]
+    found = mlflow.search_runs([store.experiment], conditions, order_by=order, output_format="list")
+    runs = [run for run in found if RUN in run.data.tags]
     children: dict[str, list[Logged]] = {}
     for run in runs:
         children.setdefault(run.data.tags.get(PARENT, ""), []).append(run)
     parents = children.pop("", [])
     trees = [_RunTree(run, children.pop(run.info.run_id, [])) for run in parents]
     return trees + [_RunTree(run, []) for orphans in children.values() for run in orphans]
-
-
-def _search_runs(store: Store) -> list[Logged]:
-    """All runs of the experiment but those of other projects, oldest first."""
-    conditions, order = owner.project_filter(store.project), ["attributes.start_time ASC"]
-    return mlflow.search_runs([store.experiment], conditions, order_by=order, output_format="list")
 
 
 def _match(trees: Sequence[_RunTree], units: Mapping[str, Unit]) -> dict[str, _RunTree]:

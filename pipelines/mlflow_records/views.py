@@ -78,21 +78,17 @@ def _page(store: Store, view: str) -> str:
     return f"{addresses.page(store.experiment)}&viewStateShareKey={view}"
 
 
-def run_filter(store: Store, run: Run) -> str:
-    """MLflow's filter for this project's current runs of methods on the task of `run`."""
-    conditions = ("tags.kind = 'method'", f"tags.{RECORD} = '{CURRENT}'", f"tags.task = '{run.task}'")
-    return " AND ".join((*conditions, *filter(None, [owner.project_filter(store.project)])))
-
-
 def saved_view(store: Store, runs: list[Run]) -> str:
     """The view of a task as MLflow stores it: filter, order, and columns.
 
     MLflow orders columns by name: measures of graphs among them would push the score and the rank out of sight.
     """
     metric = str(runs[0].info["metric"])
+    own = owner.project_filter(store.project)
+    conditions = ("tags.kind = 'method'", f"tags.{RECORD} = '{CURRENT}'", f"tags.task = '{runs[0].task}'", own)
     score, *others = (f"metrics.`{name}`" for name in (metric, *COLUMNS))
     state = {
-        "searchFilter": run_filter(store, runs[0]),
+        "searchFilter": " AND ".join(filter(None, conditions)),
         "orderByKey": score,
         "orderByAsc": not runs[0].higher_is_better,
         "selectedColumns": [score, "tags.`verdict`", *others],

@@ -92,7 +92,6 @@ def connect(experiment: str, uri: str | None = None) -> Store:
     """A store for the experiment, which is created if it does not exist.
 
     Args:
-        experiment: its name.
         uri: of the tracking store; default: MLflow's own rules, above all MLFLOW_TRACKING_URI.
 
     Raises:

@@ -72,7 +72,6 @@ def publish(study: str, failure: str = "") -> None:
     """Create artifacts of results/<study>, if it has results: the leaderboard, figures, and links to MLflow.
 
     Args:
-        study: its name.
         failure: how many stages failed; the results may be those of an earlier run.
     """
     folder = paths.RESULTS / study

@@ -35,8 +35,6 @@ def submit(
     """Submit `tasks`; a task waits for those that it `needs`.
 
     Args:
-        cluster: cluster.yaml.
-        tasks: by stage.
         needs: stage -> stages among `tasks`, in an order in which they can run.
         kinds: stage -> (kind of stage, method), such as ("train", "ditto").
         folder: for the files of submitit, logs included.

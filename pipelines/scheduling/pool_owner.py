@@ -92,7 +92,6 @@ def check_stages(client: "SyncPrefectClient", pool: str, is_named: bool) -> Owne
     """The owner of `pool`; refuse to share stages with it in the folder of another project.
 
     Args:
-        client, pool: the server and the pool.
         is_named: whether the user has named the pool, and so has said that this is a host of its project.
 
     Raises:

@@ -75,7 +75,6 @@ def check(cluster: Cluster, kinds: Iterable[tuple[str, str]]) -> None:
     """Refuse resources that no node has, before anything runs: `sbatch` tries each request without a submission.
 
     Args:
-        cluster: cluster.yaml.
         kinds: (stage, method) of the tasks, for example ("train", "ditto").
 
     Raises:

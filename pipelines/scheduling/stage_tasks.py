@@ -23,7 +23,6 @@ def create_tasks(stages: Sequence[StaleStage], folder: Path, retries: int) -> di
     """Stage -> its task, for `stages`, which run in a snapshot of the current parameters.
 
     Args:
-        stages: stale stages.
         folder: of the submission, for the snapshot and the outcomes.
         retries: how often a failure is tried again.
 

@@ -114,7 +114,6 @@ def submit(cluster: resources.Cluster, targets: Sequence[str] = ()) -> Submissio
     """Run here the stages that training needs, then submit every stale stage of the cluster; None if there is none.
 
     Args:
-        cluster: cluster.yaml.
         targets: only these stages and what they depend on; default: all.
 
     Raises:

@@ -98,7 +98,6 @@ def deployments(pool: str, schedule: str = "", life: str = "") -> dict[str, Any]
     The UI shows the tag with every run, and the automations select runs by it.
 
     Args:
-        pool: the pool of the project.
         schedule: when the deployment "nightly" is due; empty: as prefect.yaml says, which is never.
         life: folder of a life, whose deployment is added; the schedule is for it.
 

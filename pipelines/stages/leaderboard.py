@@ -141,9 +141,6 @@ def print_boards(console: Console, study: results.Study, tables: results.Tables,
     """Print the leaderboard of every task, and the legend.
 
     Args:
-        console: the terminal.
-        study: the study.
-        tables: its tables.
         reasons: whether to print below a leaderboard why its test has no power, or which clients count as one. Callers
             that print warnings set it to False, because the warnings say the same.
     """

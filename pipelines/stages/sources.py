@@ -34,24 +34,20 @@ def main() -> None:
     for task, spec in study.tasks.items():
         _write(paths.CODE / "datasets" / f"{spec.dataset}.json", dependencies.of_dataset(spec.dataset))
         _write(paths.CODE / "partitions" / f"{task}.json", dependencies.of_partition(spec.partition["name"]))
-        _write_runs(
-            folder / "tasks" / f"{task}.json", study, _task_runs(study, task), settings=_search_settings(study, task)
-        )
+        task_runs = [study.run(key) for key, item in study.runs.items() if item.task == task]
+        _write_runs(folder / "tasks" / f"{task}.json", study, task_runs, settings=_search_settings(study, task))
     for key in study.runs:
         _write_runs(folder / "runs" / f"{key}.json", study, [study.run(key)])
     for name in study.ablate:
         runs = _variants(study, name)
-        _write_runs(
-            folder / "ablations" / f"{name}.json", study, runs, {*_partition_files(runs), *dependencies.of_statistics()}
-        )
+        rules = {run.task.partition["name"] for run in runs}  # variants have partitions, and summaries of these
+        partition_files = (file for rule in rules for file in dependencies.of_partition(rule))
+        others = {*partition_files, *dependencies.of_statistics()}
+        _write_runs(folder / "ablations" / f"{name}.json", study, runs, others)
     # Tables and the page read summaries of partitions. They do not depend on that folder, which all studies share.
     summary = find_dependencies([paths.PACKAGE / "data" / "summary.py"])
     _write(folder / "tables.json", {*dependencies.of_tables(), *summary})
     _write(folder / "page.json", {*dependencies.of_page(), *summary})
-
-
-def _task_runs(study: StudySpec, task: str) -> list[RunSpec]:
-    return [study.run(key) for key, item in study.runs.items() if item.task == task]
 
 
 def _search_settings(study: StudySpec, task: str) -> dict[str, Any]:
@@ -69,11 +65,6 @@ def _variants(study: StudySpec, name: str) -> list[RunSpec]:
     """The variants of an ablation, which may have other models and partitions."""
     block = study.ablate[name]
     return [validate.build_variant(study, block["run"], {}, settings) for settings in block["variants"].values()]
-
-
-def _partition_files(runs: Iterable[RunSpec]) -> set[Path]:
-    """The code behind the partitions of `runs` and their summaries."""
-    return {file for rule in {run.task.partition["name"] for run in runs} for file in dependencies.of_partition(rule)}
 
 
 def _write_runs(

@@ -85,7 +85,6 @@ def train(
     with further seeds the others are not trained again.
 
     Args:
-        run: the run.
         inputs: data set and partition.
         title: name of the run in the log.
         partition_code: the code that makes the partition, if the partition is not read from a file.

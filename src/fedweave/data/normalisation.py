@@ -142,11 +142,6 @@ def to_float32(x: np.ndarray) -> np.ndarray:
     return np.array(x, dtype=np.float32, order="C")
 
 
-def _to_float64(x: np.ndarray) -> np.ndarray:
-    """Stored features in float64, for sums; images of bytes are divided by 255."""
-    return x if x.dtype == np.float64 else to_float32(x).astype(np.float64)
-
-
 def _float_array(values: Any, dtype: Any = np.float32) -> np.ndarray:
     return np.atleast_1d(np.asarray(values, dtype=dtype))
 
@@ -201,7 +196,8 @@ def training_moments(dataset: Dataset, partition: Partition) -> tuple[Sequence[f
 
 def _channel_moments(dataset: Dataset, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation (1 if constant) of each channel; those of images among several inputs are 0 and 1."""
-    pixels = _to_float64(dataset.x[rows])
+    stored = dataset.x[rows]
+    pixels = stored if stored.dtype == np.float64 else to_float32(stored).astype(np.float64)
     mean, scale = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
     scale = np.where(scale > 1e-12 * np.abs(mean), scale, 1.0)
     start = 0

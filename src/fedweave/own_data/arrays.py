@@ -31,7 +31,8 @@ def as_column(values: Any, name: str, count: int) -> np.ndarray:
         column = column[:, 0]  # as Keras has labels
     if column.ndim > 1 and len(column) == count and column.size > count:
         several = "; several labels are for forecasts, with window and horizon" if name == "y" else ""
-        if name == "y" and column.dtype.kind in "biuf" and ((column == 0) | (column == 1)).all() and _are_one(column):
+        is_flag = name == "y" and column.ndim == 2 and column.dtype.kind in "biuf" and np.isin(column, (0, 1)).all()
+        if is_flag and (column.sum(1) == 1).all():
             raise BadInput(f"y: shape {list(column.shape)} has a 1 for the class of each row; give y.argmax(1)")
         values = f"shape {list(column.shape)} has {column.size // count} values for each row"
         raise BadInput(f"{name}: {values}; give one, such as {name}[:, 0]{several}")
@@ -40,11 +41,6 @@ def as_column(values: Any, name: str, count: int) -> np.ndarray:
             f"{name}: shape {list(column.shape)}, but x has {format_count(count, 'row')}; give one value for each"
         )
     return column
-
-
-def _are_one(indicators: np.ndarray) -> bool:
-    """Whether each row [M, C] has a single 1."""
-    return indicators.ndim == 2 and bool((indicators.sum(1) == 1).all())
 
 
 def as_recordings(values: Any, count: int) -> np.ndarray:

@@ -115,7 +115,6 @@ def find_pixels(x: np.ndarray, train: Sequence[np.ndarray]) -> dict[str, float] 
 
     Args:
         x: all rows [M, ...], as they are stored.
-        train: training rows of each client.
     """
     if x.dtype == np.uint8:
         return {"divisor": WHITE, "low": 0, "high": WHITE}

@@ -450,11 +450,13 @@ class Federation:
 
     def describe(self) -> contents.Text:
         """The federation on a screen: role, type, range, missing values, example and scale of each column, warnings."""
-        lines = [repr(self), *_scaling(self), *self.notes, *self.small_clients()]
+        note = self.dataset.note or (f"scaling: {self.normalize}" if self.preprocessing is None else "")
+        scaling = filter(None, (features.state_scale(self.dataset, self.partition), note))
+        lines = [repr(self), *scaling, *self.notes, *self.small_clients()]
         fitted = () if self.preprocessing is None else self.preprocessing.columns
-        features = {column.name: f"{column}; {self.content.get(column.name, '')}".rstrip("; ") for column in fitted}
-        others = [f"{name}: {text}" for name, text in self.content.items() if name not in features]
-        columns = contents.shorten([*others, *features.values()])
+        inputs = {column.name: f"{column}; {self.content.get(column.name, '')}".rstrip("; ") for column in fitted}
+        others = [f"{name}: {text}" for name, text in self.content.items() if name not in inputs]
+        columns = contents.shorten([*others, *inputs.values()])
         heading = ["columns, fitted on training rows:"] * bool(fitted)
         table = self.table.to_string(index=False, max_rows=MOST_CLIENTS)
         return contents.Text("\n".join([*lines, *heading, *columns, table]))
@@ -487,12 +489,6 @@ def check_federation(value: Any, title: str) -> None:
     call = "from_file(path, client=..., label=...)" if isinstance(value, str | Path) else call
     call = "from_pandas(table, client=..., label=...)" if hasattr(value, "columns") else call
     raise BadInput(title, f"{type(value).__name__} is not a federation; make one with fw.Federation.{call}")
-
-
-def _scaling(federation: Federation) -> list[str]:
-    """How features are scaled, one line each."""
-    note = federation.dataset.note or (f"scaling: {federation.normalize}" if federation.preprocessing is None else "")
-    return [*filter(None, [features.state_scale(federation.dataset, federation.partition), note])]
 
 
 def _labels(federation: Federation, client: int, part: str) -> np.ndarray:

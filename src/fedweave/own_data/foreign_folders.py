@@ -115,8 +115,7 @@ def _reshape(rows: Any, shape: Sequence[int], path: Path, dtype: Any = None) -> 
 
 def read_pfllib(path: Path) -> ForeignRows:
     """PFLlib: train/I.npz and test/I.npz, each with an object `data` that is {"x": [n, ...], "y": [n]}."""
-    parts = {part: [*_pfllib_clients(path / part)] for part in PARTS}
-    return join_parts(parts, path)
+    return join_parts({part: [*_pfllib_clients(path / part)] for part in PARTS}, path)
 
 
 def _pfllib_clients(folder: Path) -> Iterator[tuple[int, Any, Any]]:

@@ -32,7 +32,6 @@ def split_rows(owner: np.ndarray, y: np.ndarray | None, names: Sequence[str], op
     Args:
         owner: client of each row [M].
         y: classes [M], whose mix a stratified split keeps; None where there are none.
-        names: of the clients.
         options: split, shares, gap, val and seed; time and recording are arrays [M], or None.
 
     Raises:
@@ -57,7 +56,7 @@ def _choose_rule(options: DataFields, classes: bool) -> tuple[str, Mapping[str, 
         split, shares = None, split
     if isinstance(options.gap, bool) or not isinstance(options.gap, int) or options.gap < 0:
         raise BadInput(f"gap: {options.gap!r} must be a number of rows, 0 or more")
-    if options.val is not None and not _is_share(options.val):
+    if options.val is not None and not (isinstance(options.val, int | float) and 0 < options.val < 1):
         raise BadInput(f"val: {options.val!r} must be a share of the training rows, above 0 and below 1, such as 0.2")
     if options.val is not None and isinstance(shares, Mapping) and "val" in shares:
         name = "split" if options.shares is None else "shares"
@@ -95,10 +94,6 @@ def _choose_rule(options: DataFields, classes: bool) -> tuple[str, Mapping[str, 
 def are_shares(split: Any) -> bool:
     """Whether a split is a mapping of parts to shares."""
     return isinstance(split, Mapping) and all(isinstance(share, int | float) for share in split.values())
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1
 
 
 def _refuse(because: str, **unused: bool) -> None:

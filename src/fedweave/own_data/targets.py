@@ -32,8 +32,6 @@ def as_targets(y: Any, count: int, target: str | None = None, least: int = 2) ->
     """Classes where `y` holds names, truth values or few whole numbers, and numbers where it has fractions.
 
     Args:
-        y: the target of each row.
-        count: of rows.
         target: "classes" or "numbers"; None decides as above.
         least: different classes that there must be.
 

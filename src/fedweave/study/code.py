@@ -164,7 +164,6 @@ def read_source(file: Path, state: State | None = None) -> SourceFile:
     """The facts of `file`, which is read again only after a change.
 
     Args:
-        file: the file.
         state: its state, where it is known.
 
     Raises:
@@ -190,7 +189,8 @@ def _parse_source(file: Path, _changed: int, _size: int) -> SourceFile:
     # Relative imports give the place of a file a part in its facts.
     facts, key = _stored(), f"{label(file) if is_own(file) else file} {hashlib.sha256(content).hexdigest()}"
     if key not in facts:
-        facts[key] = _to_json(_parse(file, content))
+        source = _parse(file, content)
+        facts[key] = [source.digest, source.uses, source.exports, sorted(source.defines)]
         _unstored.add(key)
     return _from_json(*facts[key])
 
@@ -221,10 +221,6 @@ def _store_name() -> str:
     """The name of the stored facts: they are those of one version of Python and of the code that reads files."""
     readers = [Path(file).read_bytes() for file in (__file__, syntax.__file__)]
     return f"code-{hashlib.sha256(repr([sys.version, readers]).encode()).hexdigest()[:16]}"
-
-
-def _to_json(source: SourceFile) -> list[Any]:
-    return [source.digest, source.uses, source.exports, sorted(source.defines)]
 
 
 def _from_json(digest: str, uses: list[Any], exports: dict[str, Any], defines: list[str]) -> SourceFile:

@@ -28,11 +28,7 @@ def replace_digest(old: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[s
 
 
 def check(model: Mapping[str, Any], where: str) -> None:
-    """Refuse weights that are not there, or that are others than the block `model` was written for.
-
-    Args:
-        where: place of the block in messages.
-    """
+    """Refuse weights that are not there, or that are others than the block `model` was written for."""
     if not _path(model):
         return
     with relocate({"weights": f"{where}.weights" if where else "weights"}):

@@ -144,9 +144,6 @@ def check_run(run: RunSpec, where: str) -> Method:
 def _build_known_task(task: TaskSpec, where: str) -> Task | None:
     """What clients of `task` learn; None where shapes are known only with the data, or the model does not fit them.
 
-    Args:
-        where: place of the task in messages.
-
     Raises:
         BadInput: the adapter does not fit the model.
     """
