@@ -4,7 +4,6 @@ Run it after a change of a data set: `python -m tools.dataset_table`. Text outsi
 hand and is kept.
 """
 
-import re
 from collections.abc import Iterator
 from os.path import commonpath
 from pathlib import Path
@@ -14,13 +13,11 @@ from urllib.parse import urlsplit
 from fedweave.data import DATASETS
 from fedweave.data.sources.origins import CATALOGUE, FileSet
 from fedweave.data.sources.packaged import PACKAGED
-from fedweave.errors import BadInput
-from fedweave.files.atomic import write_atomic
 from fedweave.study.spec import read_yaml
+from tools.pages import rewrite
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "datasets" / "README.md"
-TABLE = re.compile(r"(<!-- datasets -->\n).*?(<!-- end -->)", re.DOTALL)
 HEADER = (
     "| data set | what it is | clients in `studies/base.yaml` | source | files on a mirror |\n|---|---|---|---|---|\n"
 )
@@ -29,19 +26,8 @@ BUNDLED = ("digits", "digits-graph", "digits-sites")  # scikit-learn has the ima
 
 
 def main() -> None:
-    """Rewrite the page.
-
-    Raises:
-        BadInput: the page has no place for the table.
-    """
-    write_atomic(PAGE, fill_table(PAGE.read_text(encoding="utf-8")))
-
-
-def fill_table(text: str) -> str:
-    """The text of the page with the current table."""
-    if len(TABLE.findall(text)) != 1:
-        raise BadInput("docs/datasets/README.md: no place for the table; write <!-- datasets --> <!-- end --> once")
-    return TABLE.sub(lambda block: block[1] + table() + block[2], text)
+    """Rewrite the page."""
+    rewrite(PAGE, datasets=lambda _: table())
 
 
 def table() -> str:

@@ -62,15 +62,6 @@ def describe(process: psutil.Process, run: str) -> str:
         return f"left behind: process {process.pid}"
 
 
-def kill(processes: list[psutil.Process]) -> None:
-    """Kill processes."""
-    for process in processes:
-        try:
-            process.kill()
-        except psutil.Error:
-            continue
-
-
 def start_time(process: psutil.Process) -> float:
     """The start of a process, in seconds since 1970. 0 for one that has ended."""
     try:
@@ -151,7 +142,8 @@ def run_watched(command: list[str], run: str, limit: float) -> int:
             tests.wait(GRACE)
         status, lines = 128 + signal.SIGINT, []
     finally:
-        kill(find_processes(run))
+        for process in find_processes(run):
+            send(process, signal.SIGKILL)
     for line in lines:
         print(f"tests: failed: {line}", file=sys.stderr)
     return 1 if lines else status

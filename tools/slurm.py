@@ -141,17 +141,8 @@ def _start_munge(folder: Path) -> None:
     if not key.exists():
         key.write_bytes(os.urandom(128))
         key.chmod(0o400)
-    files = {name: folder / name for name in ("socket", "log", "seed")}
-    options = [
-        f"--{option}={path}"
-        for option, path in (
-            ("key-file", key),
-            ("socket", files["socket"]),
-            ("log-file", files["log"]),
-            ("seed-file", files["seed"]),
-            ("pid-file", folder / "munged.pid"),
-        )
-    ]
+    options = [f"--{name}-file={folder / name}" for name in ("key", "log", "seed")]
+    options += [f"--socket={folder / 'socket'}", f"--pid-file={folder / 'munged.pid'}"]
     _run([str(_find_program("munged")), "--force", *options], {})
 
 

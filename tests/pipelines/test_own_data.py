@@ -111,18 +111,6 @@ def test_warnings_about_the_data_come_before_the_training(capsys: pytest.Capture
     assert "warning: no method is better than the control" in printed[printed.index("Who leads") :]
 
 
-def test_new_rows_that_may_be_misread_are_named(
-    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    new = flights(40).drop(columns="late").assign(dest="BOS", distance=["1.100", "7"] * 20)
-    new.to_csv(tmp_path / "new.csv", index=False)
-    own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
-    line, _ = capsys.readouterr().err.splitlines()
-    assert line.startswith(
-        "warning: column 'distance': 1.100 is read as a fraction, but all fractions have three digits"
-    )
-
-
 def test_the_report_of_a_folder_is_made_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -182,34 +170,35 @@ def test_predictions_of_raw_rows(ending: str, folder: Path, capsys: pytest.Captu
     np.testing.assert_allclose(answers, result.predict_proba(new, "BOS", seed=1)["late"], rtol=1e-4)
 
 
-def test_a_column_of_unknown_values_is_named(folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """Once, beside the line that says how the model was trained."""
-    new = flights(4).drop(columns="late").assign(weather="Rain", dest="BOS")
+UNLIKE: dict[str, Any] = {  # change of the rows -> beginning of the warning
+    "nothing": ({}, ""),
+    "infinite": ({3: np.inf, 4: -np.inf}, "table: column 'distance' is infinite in 2 of 40 rows, and "),
+    "another unit": ({3: -999}, "table: column 'distance' is far from training (mean "),
+    "points": (
+        dict.fromkeys(range(40), "1.100") | {3: "7"},
+        "column 'distance': 1.100 is read as a fraction, but all ",
+    ),
+    "unknown": ("Rain", "table: column 'weather' has no value that training had ('rain', 'sun'), such as 'Rain'; all"),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_rows_unlike_those_of_training_are_named(
+    case: str, folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Once each, with their count, beside the line that says how the model was trained; rows as in training are not."""
+    changed, begins = UNLIKE[case]
+    new = flights(40).drop(columns="late").assign(dest="BOS", distance=0.5)
+    if isinstance(changed, str):
+        new = new.assign(weather=changed)
+    else:
+        new = new.assign(distance=[changed.get(i, 0.5) for i in range(40)])
     new.to_csv(tmp_path / "new.csv", index=False)
     own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
-    first, second = capsys.readouterr().err.splitlines()
-    line = (
-        "table: column 'weather' has no value that training had ('rain', 'sun'), such as 'Rain'; all count as unknown"
-    )
-    assert first == f"warning: {line}"
-    assert second.startswith("ditto of BOS ")
-
-
-def test_numbers_unlike_those_of_training_are_named(
-    folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """One line for infinite ones and one for another unit, with their counts; rows as in training have none."""
-    new = flights(40).drop(columns="late").assign(dest="BOS", distance=0.5)
-    for changed, begins in (
-        ({}, ["ditto of BOS "]),
-        ({3: np.inf, 4: -np.inf}, ["warning: table: column 'distance' is infinite in 2 of 40 rows, and ", "ditto"]),
-        ({3: -999}, ["warning: table: column 'distance' is far from training (mean ", "ditto"]),
-    ):
-        new.assign(distance=[changed.get(i, 0.5) for i in range(40)]).to_csv(tmp_path / "new.csv", index=False)
-        own_data.predict(folder / "out", tmp_path / "new.csv", client="BOS", method="ditto")
-        lines = capsys.readouterr().err.splitlines()
-        assert [line.startswith(begin) for line, begin in zip(lines, begins, strict=True)] == [True] * len(begins)
-    assert lines[0].endswith(") in 1 of 40 rows, such as -999; check its unit")
+    *warnings, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("ditto of BOS ")
+    assert [line.startswith(f"warning: {begins}") for line in warnings] == [True] * bool(begins)
+    assert case != "another unit" or warnings[0].endswith(") in 1 of 40 rows, such as -999; check its unit")
 
 
 def test_predictions_of_rows_in_another_encoding(folder: Path, tmp_path: Path) -> None:
