@@ -1,7 +1,7 @@
-"""Checks the package as users install it: `python -m tools.check_wheel [FOLDER]`.
+"""Checks the package as users install it: `python -m tools.check_wheel`.
 
-It builds the wheel and installs it with the pinned versions of its dependencies into an empty environment in FOLDER
-(default: a folder that is removed at the end). There it checks the package: `pip check`, one package at the top, what
+It builds the wheel and installs it with the pinned versions of its dependencies into an empty environment in a folder
+that is removed at the end. There it checks the package: `pip check`, one package at the top, what
 `import fedweave` loads and how long it takes, the quick start, and the code of the guides.
 """
 
@@ -86,9 +86,5 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).mkdir(parents=True)
-        main(Path(sys.argv[1]).resolve())
-    else:
-        with tempfile.TemporaryDirectory(prefix="fedweave-wheel-") as temporary:
-            main(Path(temporary))
+    with tempfile.TemporaryDirectory(prefix="fedweave-wheel-") as temporary:
+        main(Path(temporary))

@@ -3,7 +3,7 @@ automations that call it.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from fedweave.errors import BadInput
@@ -70,25 +70,16 @@ def register(address: str, pool: str = pool_names.DEFAULT) -> None:
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
     pages = (PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")).rstrip("/")
+    own = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"}
+    at_once: dict[str, Any] = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
     trigger = EventTrigger(
         expect={f"prefect.flow-run.{state}" for state in STATES},
         match={"prefect.resource.id": ["prefect.flow-run.*"]},
-        match_related=[
-            {"prefect.resource.role": "flow", "prefect.resource.name": FLOW},
-            {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"},
-        ],
+        match_related=[{"prefect.resource.role": "flow", "prefect.resource.name": FLOW}, own],
         for_each={"prefect.resource.id"},
-        posture=Posture.Reactive,
-        threshold=1,
-        within=timedelta(0),
+        **at_once,
     )
-    drift = EventTrigger(
-        expect={DRIFT},
-        match_related=[{"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"}],
-        posture=Posture.Reactive,
-        threshold=1,
-        within=timedelta(0),
-    )
+    drift = EventTrigger(expect={DRIFT}, match_related=[own], **at_once)
     block = _save_block(address, block_name(pool))
     for name, description, on, payload in (
         (AUTOMATION, "posts the end of every flow", trigger, PAYLOAD.replace("PAGES", pages)),

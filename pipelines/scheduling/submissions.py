@@ -60,10 +60,14 @@ class Submission:
         """Job -> its state, for the jobs that the queue still knows."""
         return slurm.states(self.executor, {job.job for job in self.jobs})
 
+    def active_jobs(self) -> list[SubmittedJob]:
+        """The jobs that wait or run."""
+        states = self.states()
+        return [job for job in self.jobs if job.job in states and states[job.job].is_active]
+
     def cancel(self) -> list[str]:
         """End the jobs that wait or run; returns their stages."""
-        states = self.states()
-        active = [job for job in self.jobs if job.job in states and states[job.job].is_active]
+        active = self.active_jobs()
         slurm.cancel(self.executor, [job.job for job in active])
         return [job.task.stage for job in active]
 
@@ -163,8 +167,7 @@ def _submit(cluster: resources.Cluster, params: dict[str, Any], targets: Sequenc
 def check_none_open(study: str) -> None:
     """Refuse a second submission beside an open one."""
     if submission := load(study):
-        states = submission.states()
-        active = sum(job.job in states and states[job.job].is_active for job in submission.jobs)
+        active = len(submission.active_jobs())
         way = f"{active} wait or run: let them end, or fedweave cluster cancel {study}" if active else "all have ended"
         count = len(submission.jobs)
         stages = f"{format_count(count, 'stage')} {'is' if count == 1 else 'are'}"
@@ -191,7 +194,7 @@ def _reproduce(names: Sequence[str]) -> None:
 
 def wait(submission: Submission, seconds: float) -> None:
     """Wait until no job of `submission` is active; queries the queue every `seconds`."""
-    while any(state.is_active for state in submission.states().values()):
+    while submission.active_jobs():
         time.sleep(seconds)
 
 
