@@ -70,7 +70,7 @@ def register(address: str, pool: str = pool_names.DEFAULT) -> None:
     from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
     pages = (PREFECT_UI_URL.value() or str(PREFECT_API_URL.value()).removesuffix("/api")).rstrip("/")
-    own = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"}
+    own: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{pool}"}
     at_once: dict[str, Any] = {"posture": Posture.Reactive, "threshold": 1, "within": timedelta(0)}
     trigger = EventTrigger(
         expect={f"prefect.flow-run.{state}" for state in STATES},

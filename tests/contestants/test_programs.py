@@ -9,7 +9,9 @@ import sys
 import time
 import warnings
 import zipfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -67,9 +69,7 @@ def answers(test) -> dict:
     ],
 )
 def test_predictions_that_cannot_be_scored_are_one_line(predictions, message: str) -> None:
-    with pytest.raises(ContestantFailed) as error:
-        check_answers(TASK, ContestAnswers(predictions), "me")
-    assert str(error.value) == message
+    assert refusal(lambda: check_answers(TASK, ContestAnswers(predictions), "me")) == message
 
 
 def test_pairs_by_name_and_by_order_are_the_same() -> None:
@@ -90,6 +90,20 @@ def write(folder: Path, position: int, part: str, text: str | None = None) -> No
         np.savez(place / f"{part}.npz", outputs=GOOD[part == "test"])
 
 
+def write_others(folder: Path) -> None:
+    """All predictions but those of Bob's test rows."""
+    for position, part in ((0, "val"), (0, "test"), (1, "val")):
+        write(folder, position, part)
+
+
+def refusal(check: Callable[[], object]) -> str:
+    """The line by which predictions are refused."""
+    with pytest.raises(ContestantFailed) as error:
+        check()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -101,14 +115,10 @@ def write(folder: Path, position: int, part: str, text: str | None = None) -> No
     ],
 )
 def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, text: str | None, message: str) -> None:
-    for position, part in ((0, "val"), (0, "test"), (1, "val")):
-        write(tmp_path, position, part)
+    write_others(tmp_path)
     if text is not None:
         write(tmp_path, 1, "test", text)
-    with pytest.raises(ContestantFailed) as error:
-        read_answers(TASK, tmp_path)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    assert message in refusal(lambda: read_answers(TASK, tmp_path))
     write(tmp_path, 1, "test", '"row","p1","p2"\n0,0,1\n1,0,1\n2,1,0\n')
     assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
 
@@ -167,18 +177,14 @@ def test_an_estimator_that_predicts_no_class_is_refused(tmp_path: Path, estimato
 )
 def test_predictions_in_parquet(tmp_path: Path, table: dict | pd.DataFrame | None, message: str) -> None:
     """They are those of CSV; what is wrong is one line."""
-    for position, part in ((0, "val"), (0, "test"), (1, "val")):
-        write(tmp_path, position, part)
+    write_others(tmp_path)
     file = tmp_path / "clients" / "1" / "test.parquet"
     if table is None:
         file.write_bytes(b"PAR1 no PAR1")
     else:
         pd.DataFrame(table).to_parquet(file)
     if message:
-        with pytest.raises(ContestantFailed) as error:
-            check_answers(TASK, read_answers(TASK, tmp_path), "me")
-        assert message in str(error.value)
-        assert "\n" not in str(error.value)
+        assert message in refusal(lambda: check_answers(TASK, read_answers(TASK, tmp_path), "me"))
     else:
         assert check_answers(TASK, read_answers(TASK, tmp_path), "me")[1][1].tolist() == [[0, 1], [0, 1], [1, 0]]
 
@@ -200,15 +206,13 @@ def test_predictions_in_parquet(tmp_path: Path, table: dict | pd.DataFrame | Non
     ],
 )
 def test_notes_that_nobody_can_use_are_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
-    for position, part in ((0, "val"), (0, "test"), (1, "val"), *([(1, "test")] if "test" not in name else [])):
-        write(tmp_path, position, part)
+    write_others(tmp_path)
+    if "test" not in name:
+        write(tmp_path, 1, "test")
     (tmp_path / name).write_text(text)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(ContestantFailed) as error:
-            check_all(tmp_path)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+        assert message in refusal(lambda: check_all(tmp_path))
 
 
 def check_all(folder: Path) -> None:
@@ -229,9 +233,7 @@ def test_a_link_leads_to_no_other_file(tmp_path: Path) -> None:
         if name != "clients/1":
             write(output, 1, "val")
         (output / name).symlink_to(tmp_path / "targets.csv" if "." in name else output / "clients" / "0")
-        with pytest.raises(ContestantFailed) as error:
-            read_answers(TASK, output)
-        assert str(error.value) == f"{name}: it is a link; write a file"
+        assert refusal(partial(read_answers, TASK, output)) == f"{name}: it is a link; write a file"
 
 
 def test_predictions_are_real_numbers_in_one_order() -> None:
@@ -262,9 +264,7 @@ def test_a_header_that_no_parser_reads_is_one_line(header: str, tmp_path: Path) 
     write(tmp_path, 0, "val")
     with zipfile.ZipFile(tmp_path / "clients" / "0" / "test.npz", "w") as archive:
         archive.writestr("outputs.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode())
-    with pytest.raises(ContestantFailed, match="it cannot be read: ") as error:
-        read_answers(TASK, tmp_path)
-    assert "\n" not in str(error.value)
+    assert "it cannot be read: " in refusal(lambda: read_answers(TASK, tmp_path))
 
 
 def test_no_object_is_unpickled(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -200,6 +202,17 @@ def run_flow(folder: Path, server: str, *options: str) -> "subprocess.CompletedP
     return python(*words, folder=folder, PREFECT_API_URL=server)
 
 
+@contextmanager
+def held_flow(project: Path, server: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A flow that runs two stages, which wait for the end of the test."""
+    Path("hold").touch()
+    environment |= {"PREFECT_API_URL": server, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "flow", "--parallel", "2"]
+    with process(command, project, environment, project / "flow.log") as flow:
+        assert until(lambda: len(list(Path("pids").iterdir())) == 2, 120), Path("flow.log").read_text()[-3000:]
+        yield flow
+
+
 def test_the_log_of_a_failed_flow_has_its_line_and_no_traceback(project: Path, reporting: str) -> None:
     Path("fail").touch()
     done = run_flow(project, reporting, "--targets", "make@b", "--retries", "0")
@@ -239,11 +252,7 @@ def test_a_refused_study_ends_a_flow_in_one_line(project: Path, reporting: str) 
 
 def test_a_flow_is_refused_while_another_runs_stages(project: Path, reporting: str) -> None:
     """DVC says which path is busy; the files that it read are not wrong."""
-    Path("hold").touch()
-    environment = {"PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "flow", "--parallel", "2"]
-    with process(command, project, environment, project / "flow.log") as flow:
-        assert until(lambda: len(list(Path("pids").iterdir())) == 2, 120), Path("flow.log").read_text()[-3000:]
+    with held_flow(project, reporting) as flow:
         done = run_flow(project, reporting)
         flow.send_signal(signal.SIGTERM)
         flow.wait(60)
@@ -283,11 +292,7 @@ def test_training_stages_take_turns_on_the_gpus(project: Path, monkeypatch: pyte
 def test_a_stopped_flow_leaves_no_stage_behind(
     project: Path, reporting: str, number: signal.Signals, shell: str
 ) -> None:
-    Path("hold").touch()
-    environment = {"SHELL": shell, "PREFECT_API_URL": reporting, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "flow", "--parallel", "2"]
-    with process(command, project, environment, project / "flow.log") as flow:
-        assert until(lambda: len(list(Path("pids").iterdir())) == 2, 120), Path("flow.log").read_text()[-3000:]
+    with held_flow(project, reporting, SHELL=shell) as flow:
         pids = [int(path.name) for path in Path("pids").iterdir()]
         flow.send_signal(number)
         flow.wait(60)

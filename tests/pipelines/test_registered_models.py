@@ -114,16 +114,25 @@ def test_mlflow_loads_the_models_of_every_run(store: str, tmp_path: Path) -> Non
     assert mlflow.pyfunc.load_model(copies[other].model_uri)
 
 
-def test_a_new_leader_is_copied(store: str, tmp_path: Path) -> None:
-    folder = trained.train("images", {"local": {}, "fedavg": {}})
+def dethrone(folder: Path) -> tuple[str, str]:
+    """Gives the leader of two runs scores below those of the other. Returns the earlier leader and the other."""
     leader, other = results.compute_tables(results.load_study(folder)).board["run"]
-    before = models_of_current_runs(folder, store)
     file = folder / "runs" / leader / "evaluations.parquet"
     pd.read_parquet(file).assign(value=-1.0).to_parquet(file, index=False)
+    return leader, other
+
+
+def test_a_new_leader_is_copied_and_the_alias_moves(store: str) -> None:
+    folder, client = trained.train("images", {"local": {}, "fedavg": {}}), MlflowClient(store)
+    before = models_of_current_runs(folder, store)
+    old = client.get_model_version_by_alias("toy-blobs", "best").tags["method"]
+    leader, other = dethrone(folder)
     after = models_of_current_runs(folder, store)
     assert {name: registry.LOCATION in model.tags for name, model in after.items()} == {leader: True, other: False}
     assert after[other].source_run_id == before[other].source_run_id
     assert mlflow.pyfunc.load_model(after[other].model_uri)
+    assert client.get_model_version_by_alias("toy-blobs", "best").tags["method"] != old
+    assert len(client.search_model_versions("name = 'toy-blobs'")) == 2
 
 
 def test_numbers_of_models_are_those_of_their_runs(store: str, tmp_path: Path) -> None:
@@ -135,9 +144,7 @@ def test_numbers_of_models_are_those_of_their_runs(store: str, tmp_path: Path) -
     for model in before.values():
         missing = {name for name, value in client.get_run(model.source_run_id).data.metrics.items() if np.isnan(value)}
         assert not missing & {point.key for point in model.metrics}
-    leader, other = results.compute_tables(results.load_study(folder)).board["run"]
-    file = folder / "runs" / leader / "evaluations.parquet"
-    pd.read_parquet(file).assign(value=-1.0).to_parquet(file, index=False)
+    leader, other = dethrone(folder)
     after = models_of_current_runs(folder, store, models=True)
     assert after[other].model_id == before[other].model_id
     for name, model in after.items():
@@ -147,20 +154,6 @@ def test_numbers_of_models_are_those_of_their_runs(store: str, tmp_path: Path) -
         ranks[name] = numbers["rank"]
     assert ranks == {other: 1.0, leader: 2.0}
     assert [point.value for point in client.get_metric_history(after[other].source_run_id, "rank")] == [2.0, 1.0]
-
-
-def test_the_alias_moves_with_the_leader(store: str, tmp_path: Path) -> None:
-    folder = trained.train("images", {"local": {}, "fedavg": {}})
-    tracking.log_study(folder, store)
-    client = MlflowClient(store)
-    before = client.get_model_version_by_alias("toy-blobs", "best").tags["method"]
-    leader = results.compute_tables(results.load_study(folder)).board["run"].iloc[0]
-    file = folder / "runs" / leader / "evaluations.parquet"
-    table = pd.read_parquet(file)
-    table.assign(value=-1.0).to_parquet(file, index=False)
-    tracking.log_study(folder, store)
-    assert client.get_model_version_by_alias("toy-blobs", "best").tags["method"] != before
-    assert len(client.search_model_versions("name = 'toy-blobs'")) == 2
 
 
 def test_the_method_to_deploy_has_an_alias_as_long_as_the_report_names_one(
