@@ -57,11 +57,7 @@ def prefect_port() -> int:
 
 
 def _port(variable: str, default: int) -> int:
-    """The port that an environment variable names.
-
-    Raises:
-        BadInput: its value is not a port.
-    """
+    """The port that an environment variable names. Another value than a port is refused."""
     text = os.environ.get(variable) or str(default)
     if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
         raise BadInput(f"{variable}: {format_value(text)} is not a port; give 1 to 65535")

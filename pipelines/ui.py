@@ -55,11 +55,7 @@ def _prefect(host: str, port: int, *options: str) -> UIServer:
 
 @contextmanager
 def temporary_prefect() -> Iterator[str]:
-    """A Prefect server for the block, on a free port of loopback, with the records of this folder; yields its API.
-
-    Raises:
-        BadInput: it does not start.
-    """
+    """A Prefect server for the block, on a free port of loopback, with the records of this folder; yields its API."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]

@@ -63,11 +63,7 @@ def show_boards(folder: Path) -> str:
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Refuse a page that loads anything from another host.
-
-    Raises:
-        PluginError: naming the page and the element.
-    """
+    """Refuse a page that loads anything from another host."""
     if element := EXTERNAL.search(output):
         raise PluginError(f"{page.file.src_uri}: loads {element[0]!r} from elsewhere; make it a part of the site")
     return output

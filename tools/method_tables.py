@@ -30,11 +30,7 @@ KINDS = {int: "whole numbers", float: "numbers", bool: "`true`, `false`", list: 
 
 
 def main() -> None:
-    """Rewrite the pages whose tables differ from the code.
-
-    Raises:
-        BadInput: a method has no page, or its page no place for the table.
-    """
+    """Rewrite the pages whose tables differ from the code. Every method needs a page with a place for the table."""
     for name in METHODS:
         page = PAGES / f"{name}.md"
         text = page.read_text(encoding="utf-8") if page.is_file() else ""

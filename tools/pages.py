@@ -41,11 +41,7 @@ def _pattern(kinds: Iterable[str]) -> re.Pattern[str]:
 
 
 def refresh(action: str, take: Callable[[], None], show: Callable[[], object]) -> None:
-    """The command behind a page: `show` what is stored; with the action "take", first copy it from results.
-
-    Raises:
-        BadInput: another action.
-    """
+    """The command behind a page: `show` what is stored; with the action "take", first copy it from results."""
     if action not in ("", "take"):
         raise BadInput(f"{action!r} is unknown; write take, or nothing")
     if action:
@@ -69,11 +65,7 @@ def with_others(
 
 
 def read_stored(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    """A table behind a page, which has `columns`.
-
-    Raises:
-        BadInput: it is missing or damaged.
-    """
+    """A table behind a page, which must be there and have `columns`."""
     return read_table(path, columns, "git restore brings it back", **AS_WRITTEN)
 
 

@@ -25,11 +25,7 @@ TOP = "own"  # name of the table of the studies that are in no paper's folder
 
 
 def main() -> None:
-    """Rewrite the page.
-
-    Raises:
-        BadInput: the page has no place for a folder of studies.
-    """
+    """Rewrite the page, which must have a place for every folder of studies."""
     write_atomic(PAGE, fill_tables(PAGE.read_text(encoding="utf-8")))
 
 

@@ -124,11 +124,7 @@ def cancel(study: Study = "") -> None:
 
 
 def _open_submission(study: str) -> "Submission":
-    """The open submission of `study`.
-
-    Raises:
-        BadInput: it has none.
-    """
+    """The open submission of `study`; refused if it has none."""
     from ..scheduling import submissions
 
     name = study or paths.current_study()

@@ -85,11 +85,7 @@ def with_data_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def output_path(path: str) -> Path:
-    """The path that an option names for results; an empty one would mean the current folder.
-
-    Raises:
-        BadParameter: it is empty.
-    """
+    """The path that an option names for results. An empty one, which would mean the current folder, is refused."""
     if not str(path).strip():
         raise typer.BadParameter(f"{path!r} is an empty path; name a folder, or . for the current one")
     return Path(path)

@@ -107,11 +107,7 @@ def simulate(
 
 
 def flower_python() -> Path:
-    """The interpreter that has Flower: this one, or that of `make flower`.
-
-    Raises:
-        BadInput: neither has it.
-    """
+    """The interpreter that has Flower: this one, or that of `make flower`; refused if neither has it."""
     if find_spec("flwr"):
         return Path(sys.executable)
     checkout = Path(__file__).resolve().parents[2]

@@ -114,11 +114,7 @@ def import_(
 
 
 def _name_of(file: Path) -> str:
-    """The name of a data set that the user has not named.
-
-    Raises:
-        BadInput: the name of the file does not do as one.
-    """
+    """The name of a data set that the user has not named; refused if that of the file does not do as one."""
     name = file.resolve().name.split(".")[0].lower()
     if not NAME.fullmatch(name):
         proposal = re.sub("[^a-z0-9_-]+", "-", re.sub("^[^a-z]+", "", name))[:50].strip("-") or "mine"
@@ -137,11 +133,7 @@ def _check_not_taken(name: str) -> None:
 
 
 def _add_to_project(name: str, contents: Mapping[Path, bytes], force: bool) -> None:
-    """Write the files of a data set and make its study the current one; if that is refused, leave nothing.
-
-    Raises:
-        BadInput: as `studies.use`.
-    """
+    """Write the files of a data set and make its study the current one; if that is refused, leave nothing."""
     before, is_first = {path: path.read_bytes() if path.is_file() else None for path in contents}, not FOLDER.exists()
     FOLDER.mkdir(exist_ok=True)
     try:

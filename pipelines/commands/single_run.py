@@ -152,11 +152,7 @@ def _check_blocks(names: Collection[str], method: str) -> None:
 
 
 def _task(dataset: str) -> dict[str, Any]:
-    """The task of a data set in studies/base.yaml; for a data set of a plug-in, a task without a partition.
-
-    Raises:
-        BadInput: an unknown data set.
-    """
+    """The task of a data set in studies/base.yaml; for a data set of a plug-in, a task without a partition."""
     from fedweave.data import DATASETS
 
     file = catalogue.STUDIES / "base.yaml"
@@ -183,11 +179,7 @@ def _check_partition(chosen: spec.RunSpec, dataset: str) -> None:
 
 
 def parse_pairs(settings: list[str]) -> dict[str, Any]:
-    """Name -> value of the options --set.
-
-    Raises:
-        BadInput: one is not a name=value, or a name is given twice.
-    """
+    """Name -> value of the options --set, each name=value with a name of its own."""
     bad = next((s for s in settings if "=" not in s), None)
     if bad is not None:
         raise BadInput(f"--set: {format_value(bad)} is not name=value, such as train.lr=0.1")

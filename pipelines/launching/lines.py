@@ -38,7 +38,6 @@ def format_duration(seconds: float) -> str:
 
 
 def terminal_width(stream: TextIO) -> int:
-    """The width of the terminal behind `stream`."""
     return min(MAX_WIDTH, os.get_terminal_size(stream.fileno()).columns)
 
 

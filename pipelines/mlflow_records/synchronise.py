@@ -92,7 +92,6 @@ def _synchronise_all(folder: Path, attempts: dict[str, str]) -> None:
 
 
 def _finished_studies(folder: Path) -> Iterator[str]:
-    """The studies that have a leaderboard."""
     for board in sorted(folder.rglob("leaderboard.csv")):
         yield board.parent.relative_to(folder).as_posix()
 

@@ -37,7 +37,6 @@ class StageProgress(NamedTuple):
 
 
 def progress(submission: Submission) -> list[StageProgress]:
-    """The progress of every stage of `submission`."""
     states = submission.states()  # before the outcomes are read: a job that ends in between has an outcome
     return [_progress(submission, job, states.get(job.job)) for job in submission.jobs]
 
@@ -62,7 +61,6 @@ def _progress(submission: Submission, job: SubmittedJob, state: JobState | None)
 
 
 def log_file(submission: Submission, job: SubmittedJob) -> Path:
-    """The log of a job."""
     return submission.folder / "jobs" / f"{job.job}_0_log.out"
 
 

@@ -92,11 +92,7 @@ def check_groups(targets: Sequence[str]) -> None:
 
 
 def _check_targets(targets: Sequence[str], stages: Collection[str]) -> set[str]:
-    """The targets, each a stage or a group of stages.
-
-    Raises:
-        BadInput: naming one that is neither.
-    """
+    """The targets, each of which must be a stage or a group of stages."""
     return {choose(name, {*stages, *map(_group, stages)}, "targets") for name in targets}
 
 

@@ -14,20 +14,12 @@ NAME = re.compile(r"(?!prefect)[a-z0-9][a-z0-9-]{0,39}")  # Prefect keeps names 
 
 
 def current_pool() -> str:
-    """The pool of this project: FEDWEAVE_POOL, or the default.
-
-    Raises:
-        BadInput: FEDWEAVE_POOL is not a name of a pool.
-    """
+    """The pool of this project: FEDWEAVE_POOL, which must be a name of one, or the default."""
     return check(os.environ.get(VARIABLE, ""))
 
 
 def check(name: str) -> str:
-    """`name`, or the default where it is empty.
-
-    Raises:
-        BadInput: it is not a name of a pool.
-    """
+    """`name`, which must be one of a pool, or the default where it is empty."""
     if name and not NAME.fullmatch(name):
         raise BadInput(
             f"{VARIABLE}: {format_value(name)} is not a name of a pool; give at most 40 lower-case letters, digits and "

@@ -54,11 +54,7 @@ class Owner:
 
 
 def claim(client: "SyncPrefectClient", pool: str) -> Owner:
-    """Make the current folder the owner of `pool`, or update what the server knows of it.
-
-    Raises:
-        BadInput: another folder owns it.
-    """
+    """Make the current folder the owner of `pool`, unless another one is, or update what the server knows of it."""
     from prefect.client.schemas.actions import VariableCreate, VariableUpdate
     from prefect.exceptions import ObjectAlreadyExists
 
@@ -113,11 +109,7 @@ def read(client: "SyncPrefectClient", pool: str) -> Owner | None:
 
 
 def _require_owner(client: "SyncPrefectClient", pool: str) -> Owner:
-    """The owner of `pool`.
-
-    Raises:
-        BadInput: it has none.
-    """
+    """The owner of `pool`; refused if it has none."""
     if owner := read(client, pool):
         return owner
     names = [entry.name for entry in client.read_variables() if entry.name.startswith(PREFIX)]
@@ -129,11 +121,7 @@ def _require_owner(client: "SyncPrefectClient", pool: str) -> Owner:
 
 
 def _parse_owner(value: Any, name: str) -> Owner:
-    """The owner that a variable holds.
-
-    Raises:
-        BadInput: somebody has changed it by hand.
-    """
+    """The owner that a variable holds; refused if somebody has changed it by hand."""
     fields = Owner.__dataclass_fields__
     if not isinstance(value, Mapping) or {*value} != {*fields} or not all(isinstance(v, str) for v in value.values()):
         raise BadInput(f"Prefect's variable {name}: does not hold the owner of a pool; prefect variable unset {name}")

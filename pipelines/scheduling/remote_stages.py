@@ -167,11 +167,7 @@ def prepare(work_order: WorkOrder) -> Iterator[list[str]]:
 
 
 def outputs_of(stage: Any) -> list[Path]:
-    """The paths that a stage writes, relative to the project.
-
-    Raises:
-        BadInput: one is outside of the project.
-    """
+    """The paths that a stage writes, relative to the project, none of which may be outside of it."""
     outputs = [Path(os.path.normpath(str(out.def_path))) for out in stage.outs]
     for path in outputs:
         if path.is_absolute() or path.parts[:1] == ("..",) or path == Path():
@@ -227,11 +223,7 @@ def _repo() -> "Repo":
 
 
 def _stage(repo: "Repo", name: str) -> Any:
-    """The stage with the address `name`.
-
-    Raises:
-        BadInput: dvc.yaml has none.
-    """
+    """The stage with the address `name`; refused if dvc.yaml has none."""
     stages = {stage.addressing: stage for stage in repo.index.stages}
     return stages[choose(name, stages, "dvc.yaml: stages")]
 
@@ -270,11 +262,7 @@ def _push(repo: "Repo", outs: Sequence["Output"]) -> None:
 
 
 def _pull(repo: "Repo", stage: Any, entries: Sequence[Mapping[str, str]], expected: Sequence["Output"]) -> None:
-    """Fetch `entries` from the DVC remote, each of which must be one of the outputs `expected`.
-
-    Raises:
-        BadInput: one is another path, or has no MD5 sum.
-    """
+    """Fetch `entries` from the DVC remote. Each must be one of the outputs `expected`, with its MD5 sum."""
     from dvc.output import loadd_from
 
     allowed = {str(out.def_path) for out in expected}

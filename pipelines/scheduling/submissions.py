@@ -82,16 +82,11 @@ class Submission:
 
 
 def submission_folder(study: str) -> Path:
-    """The folder of a study's submission."""
     return FOLDER / study.replace("/", "__")
 
 
 def load(study: str) -> Submission | None:
-    """The open submission of `study`, or None.
-
-    Raises:
-        BadInput: its record is damaged.
-    """
+    """The open submission of `study`, or None; a damaged record is refused."""
     from .stage_jobs import StageTask
 
     def parse(content: Mapping[str, Any]) -> Submission:
@@ -105,11 +100,7 @@ def load(study: str) -> Submission | None:
 
 
 def studies() -> list[str]:
-    """The studies with an open submission.
-
-    Raises:
-        BadInput: a record is damaged.
-    """
+    """The studies with an open submission; a damaged record is refused."""
     names = [record.parent.name.replace("__", "/") for record in sorted(FOLDER.glob("*/submission.json"))]
     return [submission.study for submission in map(load, names) if submission]
 

@@ -127,11 +127,7 @@ def deployments(pool: str, schedule: str = "", life: str = "") -> dict[str, Any]
 
 
 def _deployment_of(life: str, schedule: str) -> dict[str, Any]:
-    """The deployment of a life, of which one run works at a time; without a schedule it is started by hand.
-
-    Raises:
-        BadInput: there is no life in the folder.
-    """
+    """The deployment of a life, of which one run works at a time; without a schedule it is started by hand."""
     folder = Path(life)
     if folder.is_absolute() or not (folder / LIFE).is_file():
         raise BadInput("--life", f"{life!r} is no life in this project; begin it: fedweave refresh {life} --source ...")
@@ -148,11 +144,7 @@ def _deployment_of(life: str, schedule: str) -> dict[str, Any]:
 
 
 def _deploy(content: dict[str, Any]) -> None:
-    """Let Prefect deploy the deployments in `content`.
-
-    Raises:
-        BadInput: Prefect refuses.
-    """
+    """Let Prefect deploy the deployments in `content`. Its refusal becomes one line."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         json.dump(content, file, default=str)  # JSON is YAML; dates are its only other values
         file.flush()
@@ -277,11 +269,7 @@ def _check_pool(role: Role, pool: str, is_named: bool) -> None:
 
 
 def _server_address() -> str:
-    """The server's address: PREFECT_API_URL, or the one of `make ui`.
-
-    Raises:
-        BadInput: nobody answers there.
-    """
+    """The server's address: PREFECT_API_URL, or the one of `make ui`; refused if nobody answers there."""
     return addresses.check_prefect(os.environ.get("PREFECT_API_URL") or addresses.prefect_api())
 
 

@@ -27,11 +27,7 @@ CONTESTANT, WEIGHTS = "contestant-", "weights-"  # begin the names of files of c
 
 
 def main(name: str) -> None:
-    """Write the digests of the files of `name` beside those of packages; the stage `sources` depends on them.
-
-    Raises:
-        BadInput: a run cannot read the file.
-    """
+    """Write the digests of the files of `name` beside those of packages; the stage `sources` depends on them."""
     check(validate.load(), str(PARAMS))
     source = Path(read_yaml(PARAMS)["graphs"][name])
     pattern = "*" if name.startswith((CONTESTANT, WEIGHTS)) else "collaboration-*.npz"
@@ -65,11 +61,7 @@ def _check_source(run: RunSpec, source: RunSpec, where: str) -> None:
 
 
 def replayed_runs(study: StudySpec, where: str) -> dict[str, str]:
-    """Run -> the run of the same study whose graph it replays.
-
-    Raises:
-        BadInput: that run is not trained before it.
-    """
+    """Run -> the run of the same study whose graph it replays, which must be trained before it."""
     sources = {}
     for key in study.runs:
         word = study.run(key).options.get("graph")

@@ -258,7 +258,6 @@ def extra_grids(tables: results.Tables) -> Iterator[method_views.TextTable]:
 
 
 def grid_table(grid: method_views.TextTable) -> Table:
-    """A grid for the terminal."""
     table = Table(
         title=grid.title,
         title_justify="left",

@@ -60,11 +60,7 @@ def _reason(study: StudySpec, key: str) -> str:
 
 
 def run_searches(task: str) -> list[str]:
-    """Bring every search of `task` to its budget, with other processes if there are any; returns the tuned runs.
-
-    Raises:
-        BadInput: an unknown task.
-    """
+    """Bring every search of `task` to its budget, with other processes if there are any; returns the tuned runs."""
     study = validate.load()
     kind: Any = rates if study.tune.sampler == search_spaces.RATES else search
     keys = [key for key in runs(study, task) if search_spaces.has_search(study, key)]
@@ -91,11 +87,7 @@ def _duration_key(one: search.Search | rates.RateSearch) -> tuple[bool, int]:
 
 
 def runs(study: StudySpec, task: str) -> list[str]:
-    """The runs of `task`.
-
-    Raises:
-        BadInput: an unknown task.
-    """
+    """The runs of `task`; an unknown one is refused."""
     choose(task, study.tasks, "params.yaml: tasks")
     return [key for key, item in study.runs.items() if item.task == task]
 

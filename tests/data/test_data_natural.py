@@ -29,7 +29,6 @@ def loaded() -> dict[str, Dataset]:
 
 
 def partition_of(name: str, dataset: Dataset) -> Partition:
-    """The partition of the task."""
     options = dict(TASKS[name]["partition"])
     rule, clients, seed = (options.pop(key) for key in ("name", "clients", "seed"))
     return data.partition(dataset, rule, clients, seed, **options)

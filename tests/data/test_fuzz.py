@@ -129,7 +129,6 @@ READERS: dict[str, tuple[Callable[[], list[bytes]], Callable[[Path], Any], type[
 
 @cache
 def valid_contents(kind: str) -> list[bytes]:
-    """The valid files of a kind."""
     return READERS[kind][0]()
 
 

@@ -56,7 +56,6 @@ def test_tables_of_other_sizes_and_types_are_refused(
 
 
 def zip_archive(**members: bytes) -> bytes:
-    """A compressed zip archive."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():

@@ -118,7 +118,6 @@ def test_invalid_sums_are_refused(beside: bytes, tmp_path: Path, enter: Callable
 
 
 def test_a_mirror_without_the_file_does_not_change_the_stored_sum(tmp_path: Path, enter: Callable[..., None]) -> None:
-    """The sum of a mirror that does not have the file is ignored."""
     enter(File(PATH, RECORDED))
     mine = put(tmp_path / "root", b"my own", f"{PATH}.sha256")
     put(tmp_path / "mirror", b"0" * 64, f"{PATH}.sha256")

@@ -89,7 +89,6 @@ def test_a_share_of_0_is_no_validation_part(rule: str) -> None:
 
 
 def test_a_split_by_time_divides_each_recording() -> None:
-    """Each recording is divided by its own times."""
     data = draw_rows(2000)
     federation = fw.Federation.from_arrays(
         data["x"], data["y"], client=data["client"], time=data["time"], recording=data["recording"], gap=1

@@ -63,6 +63,5 @@ def test_clients_without_a_score_are_left_out_and_clients_that_share_nodes_count
 
 
 def test_evaluated_clients_of_a_sample_keep_their_numbers(run: results.Run) -> None:
-    """A sample keeps the numbers of its clients."""
     rows = ablate.scores(outcomes(run))
     assert sorted({*rows[rows["run"] == "others"]["client"]}) == [0, 7]

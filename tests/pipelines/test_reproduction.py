@@ -31,7 +31,6 @@ NAMES = re.compile(
 
 
 def row(method: str, mean: float, std: float, printed: float | None = None, spread: float | None = None) -> dict:
-    """One row of a leaderboard."""
     about = {
         "study": "paper/table",
         "dataset": "cora",

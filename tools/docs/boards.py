@@ -46,11 +46,7 @@ READING: dict[str, Any] = {"dtype": dict.fromkeys(OUTCOMES, str), **results.AS_W
 
 
 def main(*studies: str) -> None:
-    """Copy the leaderboards of `studies` to docs/boards and rewrite the pages that show leaderboards.
-
-    Raises:
-        BadInput: a study without results.
-    """
+    """Copy the leaderboards of `studies` to docs/boards and rewrite the pages that show leaderboards."""
     for study in studies:
         copy_board(study)
     for page in PAGES:
@@ -58,11 +54,7 @@ def main(*studies: str) -> None:
 
 
 def copy_board(study: str) -> None:
-    """Copy the leaderboard of `study`, its controls and the scores of its clients to docs/boards, with six digits.
-
-    Raises:
-        BadInput: the study has no leaderboard.
-    """
+    """Copy the leaderboard of `study`, its controls and the scores of its clients to docs/boards, with six digits."""
     tables = {ending: _read(study, name) for ending, name in FILES.items()}
     if (paths.RESULTS / study / "cohorts.csv").is_file():
         rows = _read(study, "cohorts.csv")

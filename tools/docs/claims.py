@@ -36,11 +36,7 @@ CLIENT_COLUMNS = ("dataset", "setting", "method", "metric", "seed", "client", "p
 
 
 def table() -> str:
-    """The claims as Markdown, with every question answered.
-
-    Raises:
-        BadInput: a question of an unknown form, or one that no row answers.
-    """
+    """The claims as Markdown, with every question answered."""
     p_corrected = p_values()
     lines = [f"| {' | '.join(COLUMNS.values())} |\n", "|---" * len(COLUMNS) + "|\n"]
     for claim in _claims():

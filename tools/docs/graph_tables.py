@@ -45,11 +45,7 @@ def main(action: str = "") -> None:
 
 
 def copy_results() -> None:
-    """Copy leaderboard, tests of graphs, curves of AUC and scores of clients, with six digits; other tasks stay.
-
-    Raises:
-        BadInput: the study has no results.
-    """
+    """Copy leaderboard, tests of graphs, curves of AUC and scores of clients, with six digits; other tasks stay."""
     folder = paths.RESULTS / STUDY
     if not (folder / "leaderboard.csv").is_file():
         raise BadInput(f"{folder}: has no leaderboard; make it with: fedweave study use {STUDY} && dvc repro")
@@ -82,11 +78,7 @@ def _mean_auc(graphs: results.Graphs, i: int) -> float:
 
 
 def table(task: str) -> str:
-    """The table of a task as Markdown: methods with their own graph, best first.
-
-    Raises:
-        BadInput: the study has no such task.
-    """
+    """The table of a task as Markdown: methods with their own graph, best first."""
     board, tests, curves = (
         read_stored(boards.FOLDER / f"{STUDY}{ending}.csv", needed)
         for ending, needed in {"": ("task", "mean"), ".tests": ("task", "verdict"), ".rounds": ("task", "auc")}.items()

@@ -269,7 +269,6 @@ def _remaining(entries: list[PrintedNumber]) -> str:
 
 
 def _matrix(entries: list[PrintedNumber]) -> str:
-    """A table as printed."""
     columns, cells = arrange(entries)
     rows = ([row, *(_cell(values.get(column)) for column in columns)] for row, values in cells.items())
     return markdown([["", *columns], *rows])

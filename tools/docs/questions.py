@@ -86,11 +86,7 @@ class Answer:
 
 
 def ask(question: str) -> Answer:
-    """The answer to one question.
-
-    Raises:
-        BadInput: a question of an unknown form, or one that no row answers.
-    """
+    """The answer to one question; one of an unknown form, or that no row answers, is refused."""
     kind, *arguments = parts(question)
     summaries = []
     while summary := next((word for word in SUMMARIES if kind.startswith(f"{word} ")), ""):

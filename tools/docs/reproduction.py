@@ -87,11 +87,7 @@ def merge(study: str) -> None:
 
 
 def merge_board(study: str) -> None:
-    """Merge the rows of a study's leaderboard into docs/reproduction/<study>.csv; new rows replace old ones.
-
-    Raises:
-        BadInput: the study has no leaderboard.
-    """
+    """Merge the rows of a study's leaderboard into docs/reproduction/<study>.csv; new rows replace old ones."""
     source, target = paths.RESULTS / study / "leaderboard.csv", TABLES / f"{study}.csv"
     if not source.is_file():
         raise BadInput(f"{source}: does not exist yet; make it with: fedweave study use {study} && dvc repro")
@@ -230,11 +226,7 @@ def method_table(label: str) -> str:
 
 
 def _rows(study: str) -> list[dict]:
-    """The rows of a study, best first within a setting; "spread" is the standard deviation that its paper prints.
-
-    Raises:
-        BadInput: docs/reproduction has no rows of the study.
-    """
+    """The rows of a study, best first within a setting; "spread" is the standard deviation that its paper prints."""
     source = TABLES / f"{study}.csv"
     if not source.is_file():
         raise BadInput(

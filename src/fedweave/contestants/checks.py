@@ -18,11 +18,7 @@ OFF = 1e-3  # of a sum of probabilities from 1, by which rounding in a file of t
 
 
 def check_terms(run: RunSpec, where: str) -> None:
-    """Refuse a contestant in a run whose terms it cannot be held to; no data are needed.
-
-    Raises:
-        BadInput: naming the contestant and the setting.
-    """
+    """Refuse a contestant in a run whose terms it cannot be held to; no data are needed."""
     terms = {
         "privacy": run.train.privacy,
         "robust": run.train.robust,
@@ -56,11 +52,7 @@ def check_answers(task: ContestTask, answers: Any, label: str) -> dict[int, tupl
 
 
 def pair_up(task: ContestTask, predictions: Any, label: str = "") -> list[Any]:
-    """A pair (val, test) for each client in the order of the task.
-
-    Raises:
-        ContestantFailed: as `check_answers`.
-    """
+    """A pair (val, test) for each client in the order of the task; refused as by `check_answers`."""
     names, place = [client.name for client in task.clients], f"{label}: " if label else ""
     if isinstance(predictions, Mapping):
         if missing := [c.name for c in task.clients if c.evaluated and c.name not in predictions]:
@@ -129,11 +121,7 @@ def _plain(name: Any) -> str:
 
 
 def check_graph(task: ContestTask, graph: Any, label: str) -> np.ndarray | None:
-    """The collaboration graph [N, N] that a contestant gave, or None.
-
-    Raises:
-        ContestantFailed: it has another shape or is not finite.
-    """
+    """The collaboration graph [N, N] that a contestant gave, whose weights must be finite, or None."""
     if graph is None:
         return None
     count = len(task.clients)
@@ -147,11 +135,7 @@ def check_graph(task: ContestTask, graph: Any, label: str) -> np.ndarray | None:
 
 
 def check_bytes(count: Any, label: str) -> int:
-    """A count of bytes that a contestant gave.
-
-    Raises:
-        ContestantFailed: it is not a whole number from 0 to `MOST_BYTES`.
-    """
+    """A count of bytes that a contestant gave, which must be a whole number from 0 to `MOST_BYTES`."""
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 0 <= count <= MOST_BYTES:
         problem = f"it gave {format_value(count)}; give a whole number from 0 to {MOST_BYTES}"
         raise ContestantFailed(f"{label}: bytes", problem)
@@ -159,11 +143,7 @@ def check_bytes(count: Any, label: str) -> int:
 
 
 def check_curves(curves: Any, label: str) -> list[tuple[int, str, float]]:
-    """The curves that a contestant gave.
-
-    Raises:
-        ContestantFailed: an entry is not (round, name, value).
-    """
+    """The curves that a contestant gave, whose entries must be (round, name, value)."""
     try:
         rows = [(int(number), str(name), float(value)) for number, name, value in curves]
     except (TypeError, ValueError) as error:

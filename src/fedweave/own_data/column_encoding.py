@@ -229,7 +229,6 @@ def fit_columns(
 
 
 def _fit_text(column: "pd.Series[Any]", name: str, option: int | Sequence[str]) -> Column:
-    """A column of texts."""
     with convert_input_errors():
         exported_model.unique_texts(column)
     missing = int(column.isna().sum())

@@ -85,7 +85,6 @@ def feature_columns(
 
 
 def _excluded_columns(table: "pd.DataFrame", features: Sequence[str] | None, exclude: Sequence[str]) -> list[str]:
-    """The columns that `exclude` names."""
     names = as_names(exclude, "exclude", 0)
     if names and features is not None:
         raise BadInput(f"exclude: {names} and features are both given; give one of them")

@@ -46,7 +46,6 @@ TEXT_COLUMN = "text"  # name of the column of a list of texts
 
 
 def fields_from_arrays(x: Any, y: Any, client: Any, options: DataOptions) -> dict[str, Any]:
-    """The fields of a federation of arrays."""
     x, y, client, options = join_clients(x, y, client, options)
     if options.min_rows:
         return _fields_of_large_clients(x, y, client, options)

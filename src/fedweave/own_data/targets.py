@@ -98,11 +98,7 @@ def check_classes(labels: np.ndarray, rows: Mapping[str, Any], classes: tuple[st
 
 
 def as_values(column: np.ndarray) -> np.ndarray:
-    """Finite numbers [M, 1], see `as_stored`.
-
-    Raises:
-        BadInput: a target is not a number, or all are the same.
-    """
+    """Finite numbers [M, 1], not all the same, see `as_stored`."""
     try:
         values = (column.astype(object) if column.dtype.kind == "U" else column).astype(np.float64)
     except (ValueError, TypeError) as error:

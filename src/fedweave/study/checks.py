@@ -266,7 +266,6 @@ def _check_buffers(run: RunSpec, method: Method, where: str, capabilities: froze
 
 
 def _list_methods(trait: str) -> str:
-    """The methods that have `trait`, for a message."""
     return ", ".join(sorted(name for name, cls in METHODS.items() if getattr(cls, trait)))
 
 

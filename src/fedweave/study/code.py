@@ -301,7 +301,6 @@ def _uses(node: ast.AST, names: dict[str, Reference], file: Path) -> Iterator[Re
 
 
 def _defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """Names that a module defines."""
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

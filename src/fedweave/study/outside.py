@@ -18,11 +18,7 @@ def split(methods: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def enter(declared: Mapping[str, Any], where: str) -> None:
-    """List contestants among the methods.
-
-    Raises:
-        BadInput: a declaration is wrong, or a method has the name.
-    """
+    """List contestants among the methods; a wrong declaration, or one with the name of a method, is refused."""
     for name, block in declared.items():
         place = f"{where}: methods.{name}.{KEY}"
         if not isinstance(block, Mapping):

@@ -65,11 +65,7 @@ def load_option(paths: Sequence[str] | None) -> None:
 
 
 def load_if_missing(name: object, table: Mapping[str, object]) -> None:
-    """Import the plug-ins of installed packages if `table` has no `name`; otherwise nothing is imported.
-
-    Raises:
-        BadInput: as `load`.
-    """
+    """Import the plug-ins of installed packages, as `load` does, if `table` has no `name`."""
     if name not in table:
         load()
 
@@ -180,11 +176,7 @@ def _module_names(place: Path, name: str) -> list[str]:
 
 
 def _import(names: list[str], place: Path, way: str) -> None:
-    """Import modules of the plug-in at `place`.
-
-    Raises:
-        BadInput: naming the file, the line and the error.
-    """
+    """Import modules of the plug-in at `place`. A line names the file, the line and the error of one that fails."""
     for name in names:
         try:
             module = importlib.import_module(name)

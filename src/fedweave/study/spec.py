@@ -159,11 +159,7 @@ class StudySpec:
 
 
 def nest(settings: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """{"train.lr": 1, "lam": 2} -> {"train": {"lr": 1}, "lam": 2}; messages begin with `where`.
-
-    Raises:
-        BadInput: two entries set the same thing.
-    """
+    """{"train.lr": 1, "lam": 2} -> {"train": {"lr": 1}, "lam": 2}; no two may set the same thing in `where`."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
         head, _, tail = str(key).partition(".")

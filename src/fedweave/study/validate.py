@@ -115,11 +115,7 @@ def build_variant(study: StudySpec, key: str, tuned: Mapping[str, Any], settings
 
 
 def check_run(run: RunSpec, where: str) -> Method:
-    """The run's method, on a placeholder of its task if shapes are not known yet; refuses unknown names and misfits.
-
-    Raises:
-        BadInput: naming the run, the setting and the way out.
-    """
+    """The run's method, on a placeholder of its task if shapes are not known yet; refuses unknown names and misfits."""
     place = f"{where}: runs.{run.key}"
     choose(run.method, METHODS, f"{place}.method")
     checks.check_budget(run, place, run.task.partition.get("clients"))
