@@ -1,8 +1,6 @@
 """`fedweave run` makes the same run as `fit`, in a folder that collects runs and that every reader opens."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from fedweave import results
 from fedweave.data import DATASETS
 from fedweave.pipelines.commands import records, single_run
 from fedweave.pipelines.processes import restore_interrupts
+from tests.servers import python
 
 OUT = Path("results/mine")
 
@@ -151,11 +150,9 @@ def test_a_training_that_diverges_names_the_options_of_the_command(
 @pytest.mark.acceptance
 def test_a_training_that_diverges_ends_the_command(tmp_path: Path) -> None:
     """With one line and exit code 3."""
-    program = "from fedweave.pipelines.commands.main import program\nprogram()\n"
     words = ["run", "--method", "fedavg", "--dataset", "digits", "--rounds", "2", "--output", str(tmp_path / "out")]
     settings = ["--set", "train.lr=1000", "--set", "train.momentum=0.99", "--set", "train.epochs=5"]
-    command = [sys.executable, "-c", program, *words, *settings]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    done = python("-m", "fedweave.pipelines.commands.main", *words, *settings, folder=tmp_path)
     assert done.returncode == 3, done.stderr
     assert re.search(r"\nerror: .*training diverged.*; lower train\.lr \(1000\.0\) or set train\.clip\n$", done.stderr)
 
@@ -202,9 +199,8 @@ def test_a_warning_of_a_command_is_one_line_without_code(tmp_path: Path) -> None
     (tmp_path / "warns.py").write_text(
         "import warnings\nwarnings.warn('column bmi is empty')\nwarnings.warn('old', RuntimeWarning)\n"
     )
-    program = "from fedweave.pipelines.commands.main import program\nprogram()\n"
-    command = [sys.executable, "-c", program, "list", "methods", "--uses", "warns.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
+    words = ("-m", "fedweave.pipelines.commands.main", "list", "methods", "--uses", "warns.py")
+    done = python(*words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("warning: column bmi is empty\n")
     assert "RuntimeWarning: old" in done.stderr

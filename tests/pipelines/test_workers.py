@@ -110,28 +110,27 @@ def test_parameters_of_work_orders_are_known_from_those_of_users(
         pass
 
 
-def test_a_clone_keeps_parameters_that_were_changed_by_hand(
-    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("by_hand", "message"),
+    [
+        ("more: 1\n", r"clone/params\.yaml: .* was changed by hand; save it as"),
+        ("", "clone: is not the writer's folder, and has no DVC remote; share that"),
+    ],
+)
+def test_a_clone_that_cannot_work_changes_nothing(
+    by_hand: str, message: str, folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = signed_files.sign("Written by a command.", "names: [a, b]\nsize: 9\nstudy: other\n") + "more: 1\n"
+    """Its parameters were changed by hand, or it has no remote."""
+    text = signed_files.sign("Written by a command.", "names: [a, b]\nsize: 9\nstudy: other\n") + by_hand
     (folders[1] / "params.yaml").write_text(text)
+    if not by_hand:
+        (folders[1] / ".dvc" / "config.local").unlink()
     with remote_stages.issue("join") as work_order:
         monkeypatch.chdir(folders[1])
-        with pytest.raises(BadInput, match=r"clone/params\.yaml: .* was changed by hand; save it as"):
+        with pytest.raises(BadInput, match=message):
             work(work_order)
     assert Path("params.yaml").read_text() == text
     assert not Path("made-a.txt").exists()
-
-
-def test_a_clone_without_a_remote_changes_nothing(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    text = signed_files.sign("Written by a command.", "names: [a, b]\nsize: 9\nstudy: other\n")
-    (folders[1] / "params.yaml").write_text(text)
-    (folders[1] / ".dvc" / "config.local").unlink()
-    with remote_stages.issue("join") as work_order:
-        monkeypatch.chdir(folders[1])
-        with pytest.raises(BadInput, match="clone: is not the writer's folder, and has no DVC remote; share that"):
-            work(work_order)
-    assert Path("params.yaml").read_text() == text
 
 
 ATTACKS = [

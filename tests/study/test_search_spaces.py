@@ -1,7 +1,7 @@
 """Search spaces have what their declaration and the declared value imply."""
 
 import pytest
-from optuna.distributions import FloatDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 
 from fedweave.search import search
 from fedweave.study import catalogue, spec, validate
@@ -21,31 +21,22 @@ def test_accepted_spaces_can_be_searched(name: str) -> None:
     assert [key for key in study.runs if not search.distributions(study, key)] == []
 
 
-def test_a_range_with_a_fractional_step_has_fractions() -> None:
-    """Its ends may be integers."""
-    content = altered("tune", {"trials": 1, "spaces": {"ditto": {"lam": {"low": 1, "high": 2, "step": 0.5}}}})
-    study = spec.parse({**content, "methods": {"ditto": {"lam": 1}}})
-    space = search.distributions(study, "digits-ditto")["lam"]
-    assert (space.low, space.high, space.step) == (1.0, 2.0, 0.5)
-
-
 @pytest.mark.parametrize(
-    ("name", "ends"), [("train.weight_decay", (0, 1)), ("train.momentum", (0, 0.9)), ("lam", (1, 10))]
+    ("name", "entry", "declared", "expected"),
+    [
+        ("lam", {"low": 1, "high": 2, "step": 0.5}, {"lam": 1}, FloatDistribution(1.0, 2.0, step=0.5)),
+        ("lam", {"low": 1, "high": 10}, {"lam": 5}, FloatDistribution(1.0, 10.0)),
+        ("train.weight_decay", {"low": 0, "high": 1}, {}, FloatDistribution(0.0, 1.0)),
+        ("train.momentum", {"low": 0, "high": 0.9}, {}, FloatDistribution(0.0, 0.9)),
+        ("personal_epochs", {"low": 4, "high": 8, "step": 2}, {"personal_epochs": 2}, IntDistribution(2, 8, step=2)),
+    ],
 )
-def test_a_range_of_a_number_has_fractions(name: str, ends: tuple[float, float]) -> None:
-    """Where the ends and the declared value are written without a point, too."""
-    low, high = ends
-    content = altered("tune", {"trials": 1, "spaces": {"ditto": {name: {"low": low, "high": high}}}})
-    study = validate.check(spec.parse({**content, "methods": {"ditto": {"lam": 5}}}))
-    space = search.distributions(study, "digits-ditto")[name]
-    assert isinstance(space, FloatDistribution)
-    assert (space.low, space.high, space.step) == (low, high, None)
-
-
-def test_a_range_of_a_whole_number_has_no_fractions() -> None:
-    """It is widened by whole steps, to the declared value."""
-    entry = {"low": 4, "high": 8, "step": 2}
-    content = altered("tune", {"trials": 1, "spaces": {"ditto": {"personal_epochs": entry}}})
-    study = validate.check(spec.parse({**content, "methods": {"ditto": {"personal_epochs": 2}}}))
-    space = search.distributions(study, "digits-ditto")["personal_epochs"]
-    assert space == IntDistribution(2, 8, step=2)
+def test_a_range_has_fractions_where_the_setting_has(
+    name: str, entry: dict[str, float], declared: dict[str, int], expected: BaseDistribution
+) -> None:
+    """Where the ends and the declared value are written without a point, too. A range is widened by whole steps, to the
+    declared value.
+    """
+    content = altered("tune", {"trials": 1, "spaces": {"ditto": {name: entry}}})
+    study = validate.check(spec.parse({**content, "methods": {"ditto": declared}}))
+    assert search.distributions(study, "digits-ditto")[name] == expected
