@@ -3,10 +3,7 @@
 import json
 import re
 import shutil
-import socket
-import subprocess
 import sys
-import time
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -22,11 +19,12 @@ from fedweave.pipelines.addresses import LOOPBACK
 from fedweave.pipelines.stages import tune
 from fedweave.study import validate
 from tests.pipelines.test_tune import DECLARED, RUN, STUDY, prepare
+from tests.servers import answers, free_port, process, until
 
 
 def run_search(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> None:
     """Make a project with a finished search of `trials` trials of one round."""
-    if not Path("params.yaml").is_file():
+    if not (folder / "params.yaml").is_file():
         prepare(folder, monkeypatch)
     content = {
         **STUDY,
@@ -38,7 +36,6 @@ def run_search(folder: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> No
 
 
 def test_the_replica_is_updated_without_duplicates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
     replica = dashboard.SearchReplica(validate.load())
     assert replica.update() == replica.update() == 1
@@ -56,7 +53,6 @@ def test_the_replica_is_updated_without_duplicates(tmp_path: Path, monkeypatch: 
 
 def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer trials, importances are not requested. All other requests are sent."""
-    monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
     replica, requests = dashboard.SearchReplica(validate.load()), []
     replica.update()
@@ -75,7 +71,6 @@ def test_importances_are_shown_from_ten_trials_on(tmp_path: Path, monkeypatch: p
 
 def test_what_would_change_the_copy_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as the button that deletes a search, of which the browser would say that it worked."""
-    monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
     replica, answers, requests = dashboard.SearchReplica(validate.load()), [], []
     replica.update()
@@ -88,7 +83,6 @@ def test_what_would_change_the_copy_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 def test_without_a_journal_the_search_is_read_from_the_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 3)
     study = validate.load()
     live, _ = dashboard.SearchReplica(study)._ended_trials(RUN)
@@ -106,7 +100,6 @@ def test_trials_outside_of_a_narrower_space_are_left_out(
     space: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """params.yaml was edited after the search. Its file is not damaged."""
-    monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 3)
     content = yaml.safe_load(Path("params.yaml").read_text())
     content["tune"]["spaces"]["fedprox"]["mu"] = space
@@ -137,33 +130,17 @@ def test_the_replica_continues_while_a_stage_writes_its_files(
 
 @pytest.mark.acceptance
 def test_the_dashboard_serves_the_searches_on_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     run_search(tmp_path, monkeypatch, 2)
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "fedweave.pipelines.commands.main", "dashboard", "--port", str(port)],
-        stdout=subprocess.DEVNULL,
-    )
-    try:
-        end = time.monotonic() + 120
-        while True:
-            try:
-                with urlopen(f"http://{LOOPBACK}:{port}/api/studies", timeout=5) as answer:
-                    content = json.load(answer)
-                break
-            except OSError:
-                assert server.poll() is None
-                assert time.monotonic() < end
-                time.sleep(0.1)
-        (shown,) = [study["study_name"] for study in content["study_summaries"]]
+    port = free_port()
+    address = f"http://{LOOPBACK}:{port}/api/studies"
+    command = [sys.executable, "-m", "fedweave.pipelines.commands.main", "dashboard", "--port", str(port)]
+    with process(command, tmp_path, {}, tmp_path / "log"):
+        assert until(lambda: answers(address), 120), (tmp_path / "log").read_text()
+        with urlopen(address, timeout=5) as answer:
+            (shown,) = [study["study_name"] for study in json.load(answer)["study_summaries"]]
         assert re.fullmatch(rf"{RUN}: [\d.]+( → [\d.]+)?", shown)
         with pytest.raises(BadInput, match=f"--port {port + 1}"):
             dashboard.main(port)
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def test_without_a_search_the_dashboard_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
