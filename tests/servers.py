@@ -6,9 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -120,6 +122,18 @@ def newest_checkpoint(folder: Path) -> int:
     """
     files = (folder / ".fedweave" / "checkpoints").rglob("[!.]*-0-[0-9]*.pt")
     return max((int(path.stem.rpartition("-")[2]) for path in files), default=0)
+
+
+@contextmanager
+def http_server(port: int = 0, **methods: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[int]:
+    """A server on loopback with `methods` such as do_GET; yields its port."""
+    handler = type("Handler", (BaseHTTPRequestHandler,), {"log_message": lambda *_: None, **methods})
+    with ThreadingHTTPServer(("127.0.0.1", port), handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
 
 
 @contextmanager

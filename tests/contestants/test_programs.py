@@ -32,6 +32,7 @@ from fedweave.contestants.programs import run_program
 from fedweave.contestants.rows import ContestAnswers, ContestClient, ContestTask
 from fedweave.contestants.sandbox import find_problem, wrap
 from fedweave.errors import ContestantFailed
+from tests.servers import alive, until
 
 ROOT = Path(__file__).parents[2]
 PATH = {"PATH": os.environ["PATH"]}
@@ -280,14 +281,6 @@ def run(script: str, tmp_path: Path, timeout: float = 120.0, memory: float | Non
     return reason, log.read_text()
 
 
-def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for by its parent does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_a_program_that_ends_well_leaves_nothing(tmp_path: Path) -> None:
     assert run("print('hello')", tmp_path) == ("", "hello\n")
 
@@ -298,7 +291,7 @@ def test_a_program_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     reason, printed = run(script, tmp_path, timeout=5)
     assert reason == "was ended after its time limit of 5 s"
     assert time.monotonic() - started < 60
-    assert not is_alive(int(printed))
+    assert not alive(int(printed))
 
 
 def test_a_child_that_outlives_its_program_is_ended(tmp_path: Path) -> None:
@@ -306,7 +299,7 @@ def test_a_child_that_outlives_its_program_is_ended(tmp_path: Path) -> None:
     script = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)"
     reason, printed = run(script, tmp_path)
     assert reason == "left 1 process behind, which was ended"
-    assert not is_alive(int(printed))
+    assert not alive(int(printed))
 
 
 @pytest.mark.parametrize(
@@ -522,9 +515,7 @@ def test_a_program_ends_with_a_killed_referee(tmp_path: Path, sandbox: bool) -> 
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "TMPDIR": str(tmp_path)}
     log = tmp_path / "log.txt"
     with subprocess.Popen(command, cwd=tmp_path, env=env) as referee:
-        while not log.exists() or log.read_text() != "begun\n":
-            assert referee.poll() is None
-            time.sleep(0.05)
+        assert until(lambda: log.exists() and log.read_text() == "begun\n")
         (folder,) = tmp_path.glob("fedweave-contestant-*")
         assert [p for p in psutil.process_iter() if _named(p, str(folder / "task"))]
         referee.kill()

@@ -5,11 +5,10 @@ import hashlib
 import io
 import re
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from fedweave.data.sources.origins import ANY, CATALOGUE, RECORDED, Archive, Fil
 from fedweave.data.sources.retrieval import require_files
 from fedweave.errors import BadInput
 from fedweave.tensors.random_streams import stream
+from tests.servers import http_server
 
 CONTENT = stream(1).bytes((3 << 20) + 17)
 PATH = "Toy/raw/table.bin"
@@ -42,30 +42,23 @@ class Site:
 def site() -> Iterator[Site]:
     site = Site({PATH: CONTENT})
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            path = self.path.lstrip("/")
-            site.requests.append(path)
-            if path not in site.files:
-                self.send_error(404)
-                return
-            body = site.files[path]
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            sent = len(body) // 2 if site.breaks else len(body)
-            site.breaks -= site.breaks > 0
-            self.wfile.write(body[:sent])
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        path = request.path.lstrip("/")
+        site.requests.append(path)
+        if path not in site.files:
+            request.send_error(404)
+            return
+        body = site.files[path]
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        sent = len(body) // 2 if site.breaks else len(body)
+        site.breaks -= site.breaks > 0
+        request.wfile.write(body[:sent])
 
-        def log_message(self, *args: object) -> None:
-            del args
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    site.url = f"http://127.0.0.1:{server.server_port}"
-    yield site
-    server.shutdown()
-    server.server_close()
+    with http_server(do_GET=answer) as port:
+        site.url = f"http://127.0.0.1:{port}"
+        yield site
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """A server of MLflow that does not answer: one line reports it at once, and results are written all the same."""
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from fedweave.pipelines.launching import reproduce
 from fedweave.pipelines.mlflow_records import stamp, tracking
 from fedweave.pipelines.stages import leaderboard, report
 from tests.mlflow_store import small
-from tests.servers import free_port
+from tests.servers import free_port, http_server
 
 # One worker runs all tests of this file, so that the store is made once.
 pytestmark = [pytest.mark.xdist_group("tracking"), pytest.mark.timeout(600)]
@@ -98,19 +96,6 @@ def test_a_warning_comes_before_a_study_runs(
     studies.run("toy")
 
 
-@contextmanager
-def server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """A server that answers a GET with `answer`; yields its address."""
-    handler = type("Handler", (BaseHTTPRequestHandler,), {"do_GET": answer, "log_message": lambda *_: None})
-    running = HTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{running.server_port}/"
-    finally:
-        running.shutdown()
-        running.server_close()
-
-
 @pytest.mark.parametrize(("code", "exists"), [(200, True), (401, True), (404, True), (500, True), (503, False)])
 def test_any_answer_but_that_of_a_gateway_means_that_the_server_exists(code: int, exists: bool) -> None:
     """Code 503 comes from a gateway that does not reach the server."""
@@ -119,16 +104,15 @@ def test_any_answer_but_that_of_a_gateway_means_that_the_server_exists(code: int
         self.send_response(code if self.path == "/health" else 503)
         self.end_headers()
 
-    with server(answer) as uri:
-        assert addresses.is_reachable(uri) is exists
+    with http_server(do_GET=answer) as port:
+        assert addresses.is_reachable(f"http://127.0.0.1:{port}/") is exists
 
 
 def test_a_server_that_hangs_or_does_not_speak_http_is_not_reachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "ANSWER_TIMEOUT", 0.2)
-    with server(lambda self: time.sleep(1)) as uri:
-        assert not addresses.is_reachable(uri)
-    with server(lambda self: self.wfile.write(b"?\n") and None) as uri:
-        assert not addresses.is_reachable(uri)
+    for answer in (lambda _: time.sleep(1), lambda request: request.wfile.write(b"?\n")):
+        with http_server(do_GET=answer) as port:
+            assert not addresses.is_reachable(f"http://127.0.0.1:{port}/")
     assert not addresses.is_reachable("http://[")
     assert addresses.is_reachable("postgresql://host/base")
 

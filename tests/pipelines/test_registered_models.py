@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +27,7 @@ from fedweave.pipelines.mlflow_records import registry, stamp, synchronise, trac
 from fedweave.prediction import packing
 from tests import trained
 from tests.mlflow_store import fresh, logged
-from tests.servers import answers, free_port, until
+from tests.servers import answers, free_port, process, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -200,12 +199,11 @@ def test_a_name_of_another_study_is_not_taken(store: str) -> None:
 
 
 @contextmanager
-def serving(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
+def serving(store: str, model: str, folder: Path) -> Iterator[Callable[..., tuple[int, Any]]]:
     """`mlflow models serve`. Yields a function from a request to the status and the answer."""
     port = free_port()
-    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", model, "--env-manager", "local"]
-    env = {**os.environ, "MLFLOW_TRACKING_URI": store}
-    server = subprocess.Popen([*command, "--host", "127.0.0.1", "--port", str(port)], env=env, start_new_session=True)
+    words = ["mlflow", "models", "serve", "-m", model, "--env-manager", "local", "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", *words, "--port", str(port)]
 
     def ask(**content: Any) -> tuple[int, Any]:
         body = json.dumps(content).encode()
@@ -216,12 +214,9 @@ def serving(store: str, model: str) -> Iterator[Callable[..., tuple[int, Any]]]:
         except HTTPError as error:
             return error.code, json.load(error)
 
-    try:
+    with process(command, folder, {"MLFLOW_TRACKING_URI": store}, folder / "serve.log") as server:
         assert until(lambda: answers(f"http://127.0.0.1:{port}/ping") or server.poll() is not None, 300)
         yield ask
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
 
 
 @pytest.mark.acceptance
@@ -232,7 +227,7 @@ def test_the_served_model_has_the_scores_of_the_run_on_stored_rows(store: str, t
     run = results.load_run(folder / "runs" / "blobs-local")
     scores = results.select_scores(run).set_index(["seed", "client"])["value"]
     whole, partition = trained.dataset("images"), trained.partition("images")
-    with serving(store, "models:/toy-blobs@best") as ask:
+    with serving(store, "models:/toy-blobs@best", tmp_path) as ask:
         for client, rows in enumerate(partition.test):
             status, answer = ask(inputs=whole.x[rows].tolist(), params={"client": client, "seed": 1})
             assert status == 200, answer

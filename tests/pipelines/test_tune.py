@@ -38,6 +38,7 @@ from fedweave.pipelines.stages import train, tune
 from fedweave.runs import repetition
 from fedweave.search import search, trials
 from fedweave.study import search_spaces, validate
+from tests.servers import until
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN, DECLARED, TRIALS = "toy-fedprox", {"mu": 0.25, "train.lr": 0.05}, 12
@@ -168,11 +169,7 @@ def test_a_signal_ends_a_search_without_a_traceback(project: Path, command: list
         command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     journals = [JOURNAL, JOURNAL.with_name("toy-strong.journal")]
-    end = time.monotonic() + 120
-    while not all(file.is_file() and '"step"' in file.read_text() for file in journals):
-        assert process.poll() is None
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert until(lambda: all(file.is_file() and '"step"' in file.read_text() for file in journals), 120)
     for child in psutil.Process(process.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it has just ended by itself
             child.send_signal(number)  # before its parent, which would end it

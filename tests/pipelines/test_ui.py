@@ -4,8 +4,6 @@ import itertools
 import os
 import socket
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,7 +17,7 @@ from fedweave.pipelines.commands import servers
 from fedweave.pipelines.commands.main import app
 from fedweave.pipelines.mlflow_records import stamp
 from fedweave.pipelines.processes import ChildProcesses
-from tests.servers import ROOT, free_port
+from tests.servers import ROOT, free_port, http_server
 
 LATE = """
 import socket, sys, time
@@ -115,12 +113,9 @@ def test_with_an_external_tracking_server_only_prefect_is_started(
     mine = ui.UIServer("Prefect", other := free_port(), (sys.executable, "-c", short, str(other)))
     monkeypatch.setattr(ui, "servers", lambda: (mine,))
     monkeypatch.setattr(ui, "_run_links", lambda: iter([("mine in MLflow", "here")]))
-    tracking = HTTPServer(("127.0.0.1", port), BaseHTTPRequestHandler)  # it answers that it does not have this method
-    threading.Thread(target=tracking.serve_forever, daemon=True).start()
-    with pytest.raises(BadInput, match=r"^Prefect ended by itself: no such table; start it again: fedweave ui$"):
+    ended = r"^Prefect ended by itself: no such table; start it again: fedweave ui$"
+    with http_server(port), pytest.raises(BadInput, match=ended):  # it answers that it does not have this method
         ui.main()
-    tracking.shutdown()
-    tracking.server_close()
     lines = ["MLflow   " + address[:-1], f"Prefect  http://127.0.0.1:{other}", "mine in MLflow: here", "Ctrl-C ends it"]
     assert capsys.readouterr().out.splitlines() == lines
 

@@ -5,9 +5,8 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import toy_project
 
 from fedweave.errors import BadInput
 from fedweave.pipelines.scheduling import notifications, remote_stages, workers
-from tests.servers import ROOT, Project, alive, answers, free_port, process, python, until
+from tests.servers import ROOT, Project, alive, answers, free_port, http_server, process, python, until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.xdist_group("prefect"), pytest.mark.timeout(900)]
 
@@ -26,20 +25,13 @@ def webhook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The address of a server on loopback, and the messages that it receives."""
     messages: list[dict[str, Any]] = []
 
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            messages.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(204)
-            self.end_headers()
+    def receive(request: BaseHTTPRequestHandler) -> None:
+        messages.append(json.loads(request.rfile.read(int(request.headers["Content-Length"]))))
+        request.send_response(204)
+        request.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Receiver)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/secret", messages
-    server.shutdown()
-    server.server_close()
+    with http_server(do_POST=receive) as port:
+        yield f"http://127.0.0.1:{port}/secret", messages
 
 
 @pytest.fixture(scope="module")
