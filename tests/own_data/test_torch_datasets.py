@@ -69,6 +69,22 @@ def test_images_of_pil_have_their_channels_first(mode: str, channels: int) -> No
     assert federation.classes == ("a", "b")
 
 
+def test_images_of_more_bits_are_numbers_and_what_is_transparent_is_white() -> None:
+    """A conversion to bytes would cut off their values."""
+    deep = [(Image.fromarray(np.full((4, 5), 1000 * i, dtype=np.uint16)), i % 2) for i in range(10)]
+    federation = fw.Federation.from_torch([deep, deep], normalize="none")
+    np.testing.assert_array_equal(federation.dataset.x[:10, 0, 0, 0], 1000 * np.arange(10))
+    clear = [(Image.new("RGBA", (5, 4), (i, 0, 0, 0)), i % 2) for i in range(10)]
+    assert (fw.Federation.from_torch([clear, clear]).dataset.x == 255).all()
+
+
+def test_texts_and_missing_numbers_are_read_as_from_arrays() -> None:
+    words = [(f"{'good' if i % 2 else 'bad'} day {i}", i % 2) for i in range(20)]
+    assert fw.Federation.from_torch([words, words]).dataset.x.shape[0] == 40
+    with pytest.raises(BadInput, match=r"x of own-data: nan at \[0, 1\]"):
+        fw.Federation.from_torch([[(np.array([1.0, np.nan]), i % 2) for i in range(20)]])
+
+
 def test_a_client_without_rows_is_left_out_with_a_note() -> None:
     federation = fw.Federation.from_torch({"Ann": ROWS, "Bob": Subset(ROWS, [])})
     assert federation.names == ("Ann",)
@@ -83,6 +99,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "random transforms": (lambda: [Images("L", noise=True)], "'client 0' draws its rows anew at each reading"),
     "other rows": (lambda: [ROWS], r"'client 0': row 0 cannot be read \(TypeError: .*x='image' and y='name' say where"),
     "a part of one": (lambda: {"A": {"train": ROWS}, "B": ROWS}, "'A' has the parts train, and 'B' one data set"),
+    "two of a name": (lambda: {1: ROWS, "1": ROWS}, "two clients have the same name, such as 1 and '1'"),
+    "a part twice": (lambda: [{"train": ROWS, "val": ROWS, "Validation": ROWS}], "train, val, Validation two are the"),
     "an unknown part": (lambda: [{"training rows": ROWS}], "'training rows' is no part; choices: train, val, test"),
 }
 

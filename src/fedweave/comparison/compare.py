@@ -330,11 +330,12 @@ def _checkpoint_folder(folder: Path, code: str) -> Path:
 def _take_up(prepared: PreparedRun, run_folder: Path, code: str, checkpoints: Path) -> None:
     """Prepare finished repetitions of a run for use with further seeds, or remove them."""
     finished = _read_finished(run_folder)
-    if finished and finished[:2] == (prepared.run.fingerprint(), code):
+    # Of a run or a seed that the folder has no more, the state is gone that clients could join.
+    stored = finished[2] if finished and finished[:2] == (prepared.run.fingerprint(), code) else []
+    checkpoint_files.keep_seeds(checkpoints, prepared.run, stored)
+    if stored:
         further_rounds.keep_states(run_folder, checkpoints, prepared.run)
         checkpoint_files.forget_repeated(checkpoints, prepared)
-    else:  # the user has removed the run or replaced it, and so the states that clients can join
-        checkpoint_files.remove(checkpoints, prepared.run)
 
 
 def is_finished(plan: Plan, key: str, folder: Path) -> bool:

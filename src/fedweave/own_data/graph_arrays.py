@@ -96,7 +96,8 @@ def _as_graph(graph: Any, client: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
     if _is_data(graph):
         if missing := [name for name in ("x", "edge_index", "y") if _read(graph, name) is None]:
             raise BadInput(f"graphs: {client!r} has no {missing[0]}: {graph}; {FORM}")
-        graph = (graph.x, graph.edge_index, graph.y.reshape(-1) if graph.y.shape[1:] == (1,) else graph.y)
+        is_column = getattr(graph.y, "shape", ())[1:] == (1,)
+        graph = (graph.x, graph.edge_index, graph.y.reshape(-1) if is_column else graph.y)
     if not isinstance(graph, list | tuple) or len(graph) != 3:
         raise BadInput(f"graphs: {client!r} has {format_value(graph)}; {FORM}")
     x, edges, y = (as_array(part, f"graphs: {client!r}", FORM) for part in graph)

@@ -1,12 +1,14 @@
 """Data sets of PyTorch, one of each client: their rows as arrays."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, describe_error, format_value
+from fedweave.own_data import image_files
 from fedweave.own_data.foreign_folders import ForeignRows, join_parts
 from fedweave.own_data.splits import PARTS, part_name
 
@@ -27,6 +29,8 @@ def read(datasets: Any, x: Any = 0, y: Any = 1) -> ForeignRows:
         raise BadInput(f"datasets: {next(iter(given))!r} has {_show(parts)}, and {other!r} {_show(given[other])}")
     if unknown := [part for part in parts if part and part_name(part) not in PARTS]:
         raise BadInput(f"datasets: {unknown[0]!r} is no part; choices: {', '.join(PARTS)}")
+    if len({*map(part_name, parts)}) < len(parts):
+        raise BadInput(f"datasets: of {', '.join(parts)} two are the same part; give each part one data set")
     if not parts:
         raise BadInput("datasets: has no data set; give one of each client, as {'Ann': dataset}")
     rows = {part_name(part): [*_read_part(named, part, x, y)] for part in parts}
@@ -39,7 +43,10 @@ def _name_clients(datasets: Any) -> dict[str, Any]:
         raise BadInput(f"datasets: {format_value(datasets)} is not a list or a mapping of one data set of each client")
     items = datasets.items() if isinstance(datasets, Mapping) else enumerate(datasets)
     prefix = "" if isinstance(datasets, Mapping) else "client "
-    return {prefix + exported_model.name_of(client): value for client, value in items}
+    named = {prefix + exported_model.name_of(client): value for client, value in items}
+    if len(named) < len(datasets):
+        raise BadInput("datasets: two clients have the same name, such as 1 and '1'; give them one type")
+    return named
 
 
 def _show(parts: Sequence[str]) -> str:
@@ -69,7 +76,7 @@ def _read_rows(dataset: Any, title: str, x: Any, y: Any) -> tuple[list[Any], lis
             raise BadInput(f"{title}: row {i} cannot be read ({describe_error(error)}); {names}") from error
 
     rows = [entries(i) for i in range(len(dataset))]
-    if any(not np.array_equal(rows[i][0], entries(i)[0]) for i in range(min(READ_TWICE, len(rows)))):
+    if any(_differ(rows[i][0], entries(i)[0]) for i in range(min(READ_TWICE, len(rows)))):
         raise BadInput(
             f"{title} draws its rows anew at each reading; give it without random transforms "
             "(`augment` of the training has some)"
@@ -78,13 +85,21 @@ def _read_rows(dataset: Any, title: str, x: Any, y: Any) -> tuple[list[Any], lis
     return inputs, labels
 
 
-def _as_row(value: Any) -> np.ndarray:
-    """An input as an array; an image of PIL has its channels first."""
+def _differ(first: Any, second: Any) -> bool:
+    """Whether two readings of an input differ. Missing numbers are equal."""
+    is_number = isinstance(first, np.ndarray) and first.dtype.kind == "f"
+    return not np.array_equal(first, second, equal_nan=is_number)
+
+
+def _as_row(value: Any) -> Any:
+    """An input as an array, or a text; an image of PIL is grey or of three colours, with its channels first."""
+    if isinstance(value, str):
+        return value
     if not hasattr(value, "getbands"):
         return exported_model.as_plain(value)
-    image = value.convert("L" if value.mode in ("1", "L") else "RGB")
-    pixels = np.asarray(image)
-    return pixels[None] if pixels.ndim == 2 else np.moveaxis(pixels, -1, 0)
+    if value.mode in image_files.DEEP_MODES:  # numbers, which bytes would cut off
+        return np.asarray(value)[None]
+    return image_files.load([value], Path(), None)[0]
 
 
 def _as_label(value: Any) -> Any:

@@ -6,7 +6,7 @@ trains those alone.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,20 @@ def is_written(folder: Path, run: RunSpec) -> bool:
     return _record(folder, run).is_file()
 
 
+def keep_seeds(folder: Path, run: RunSpec, seeds: Sequence[int]) -> None:
+    """Remove the finished repetitions of a run that are of none of `seeds`; without any, also their record."""
+    kept = {_finished(folder, run, seed) for seed in seeds}
+    for path in {*folder.glob(_finished(folder, run, "*").name)} - kept:
+        path.unlink(missing_ok=True)
+    if not seeds:
+        _record(folder, run).unlink(missing_ok=True)
+
+
+def _finished(folder: Path, run: RunSpec, seed: int | str) -> Path:
+    """The checkpoint of a finished repetition."""
+    return folder / f"{run.fingerprint()}-{seed}-{FINISHED}.pt"
+
+
 def _record(folder: Path, run: RunSpec) -> Path:
     """The file with the seeds of a run whose results are written."""
     return folder / f"{run.fingerprint()}-{WRITTEN}"
@@ -93,8 +107,7 @@ def _record(folder: Path, run: RunSpec) -> Path:
 def remove(folder: Path, run: RunSpec) -> None:
     """Remove the checkpoints of a run."""
     _remove_unfinished(folder, run)
-    for path in (*folder.glob(f"{run.fingerprint()}-*-{FINISHED}.pt"), _record(folder, run)):
-        path.unlink(missing_ok=True)
+    keep_seeds(folder, run, ())
 
 
 def _remove_unfinished(folder: Path, run: RunSpec) -> None:
