@@ -10,7 +10,7 @@ import typer
 
 from ..processes import restore_interrupts
 
-STORED = ("run.json", "checkpoints/[!.]*")  # a finished run, and what an unfinished one goes on from
+STORED = ("run.json", "checkpoints/*/[!.]*")  # a finished run, and what an unfinished one goes on from
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def interrupt(*words: str, sign: str) -> str:
 def test_ctrl_c_says_how_to_go_on(command: list[str], folder: Path) -> None:
     """What goes on afterwards ends with the scores of an uninterrupted training, bit for bit."""
     option = OUTPUT[command[0]]
-    errors = interrupt(*command, option, "stopped", sign="stopped/.fedweave/*/checkpoints/*-00000000[2-9].pt")
+    errors = interrupt(*command, option, "stopped", sign="stopped/.fedweave/checkpoints/*/*-00000000[2-9].pt")
     lines = [line for line in errors.splitlines() if line.startswith("stopped: ")]
     assert lines == [
         "stopped: stopped has what is finished and the last checkpoints; the same command goes on from there"
