@@ -30,6 +30,20 @@ class Images(Dataset[Any]):
         return {"image": Image.fromarray(pixels).convert(self.mode), "name": "ab"[row % 2]}
 
 
+class Buffer(Dataset[Any]):
+    """Rows that are one array, which each reading fills anew."""
+
+    def __init__(self) -> None:
+        self.row = np.zeros(2)
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
+        self.row[:] = row
+        return self.row, row % 2
+
+
 class Stream(IterableDataset[Any]):
     """Rows without numbers."""
 
@@ -85,6 +99,11 @@ def test_texts_and_missing_numbers_are_read_as_from_arrays() -> None:
         fw.Federation.from_torch([[(np.array([1.0, np.nan]), i % 2) for i in range(20)]])
 
 
+def test_rows_of_one_buffer_are_copied() -> None:
+    federation = fw.Federation.from_torch([Buffer()], normalize="none")
+    np.testing.assert_array_equal(federation.dataset.x.reshape(20, 2)[:, 0], np.arange(20))
+
+
 def test_a_client_without_rows_is_left_out_with_a_note() -> None:
     federation = fw.Federation.from_torch({"Ann": ROWS, "Bob": Subset(ROWS, [])})
     assert federation.names == ("Ann",)
@@ -101,6 +120,8 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     "a part of one": (lambda: {"A": {"train": ROWS}, "B": ROWS}, "'A' has the parts train, and 'B' one data set"),
     "two of a name": (lambda: {1: ROWS, "1": ROWS}, "two clients have the same name, such as 1 and '1'"),
     "a part twice": (lambda: [{"train": ROWS, "val": ROWS, "Validation": ROWS}], "train, val, Validation two are the"),
+    "no test": (lambda: [{"train": ROWS, "val": ROWS}], "has the parts train, val, and no test; give it, or one data"),
+    "arrays": (lambda: [(X, Y)], r"'client 0' is 2 arrays; give TensorDataset\(x, y\), or arrays with from_arrays"),
     "an unknown part": (lambda: [{"training rows": ROWS}], "'training rows' is no part; choices: train, val, test"),
 }
 

@@ -227,12 +227,13 @@ def test_further_seeds_are_trained_alone(
     monkeypatch.chdir(tmp_path)
     rows, data = trained.partition("images"), trained.dataset("images")
 
-    def train_seeds(*seeds: int) -> tuple[train.TrainingResult, set[int]]:
+    def train_seeds(*seeds: int, written: bool = True) -> tuple[train.TrainingResult, set[int]]:
         """The result, and the seeds that were trained."""
         result = train.train(
             trained.study("images", {"fedavg": {}}, seeds=seeds).run("blobs-fedavg"), (data, rows), "t"
         )
-        checkpoints.record_written(result.checkpoints, result.prepared)
+        if written:
+            checkpoints.record_written(result.checkpoints, result.prepared)
         return result, {int(seed) for seed in re.findall(r"seed (\d+): round", capfd.readouterr().out)}
 
     (first, _), (more, trained_seeds) = train_seeds(0, 1), train_seeds(0, 1, 2)
@@ -246,6 +247,8 @@ def test_further_seeds_are_trained_alone(
     }
     assert train_seeds(2, 1)[1] == set()
     assert train_seeds(1, 2)[1] == {1, 2}
+    assert train_seeds(0, 1, 2, written=False)[1] == {0}  # whose results are not written, as if it were interrupted
+    assert train_seeds(0, 1, 2, written=False)[1] == set()
     monkeypatch.setattr(checkpoints, "describe_machine", lambda prepared: {"versions": "newer"})
     assert train_seeds(0, 1)[1] == {0, 1}
     for other in ("small", "large"):  # of which one has no room

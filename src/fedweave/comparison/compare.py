@@ -33,7 +33,6 @@ from fedweave.own_data.federation import Federation
 from fedweave.results.runs import read_margins
 from fedweave.runs import archive, repetition
 from fedweave.runs import checkpoints as checkpoint_files
-from fedweave.runs.build import PreparedRun
 from fedweave.study import search_spaces
 from fedweave.study.spec import STATE, RunSpec
 
@@ -292,7 +291,8 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar, stays: 
     code = plan.hash_code(run.key)  # before training, as a file of a graph may change meanwhile
     checkpoints = _checkpoint_folder(folder, code)
     if checkpoint_files.is_written(checkpoints, run):
-        _take_up(prepared, run_folder, code, checkpoints)
+        _take_up(run, run_folder, code, checkpoints)
+    checkpoint_files.forget_repeated(checkpoints, prepared)
     build_progress = build_reporter(name, prepared)
 
     def report_round(seed: int, report: Report) -> Any:
@@ -327,15 +327,14 @@ def _checkpoint_folder(folder: Path, code: str) -> Path:
     return folder / STATE / "checkpoints" / code
 
 
-def _take_up(prepared: PreparedRun, run_folder: Path, code: str, checkpoints: Path) -> None:
-    """Prepare finished repetitions of a run for use with further seeds, or remove them."""
+def _take_up(run: RunSpec, run_folder: Path, code: str, checkpoints: Path) -> None:
+    """Prepare finished repetitions of a run for use with further seeds."""
     finished = _read_finished(run_folder)
     # Of a run or a seed that the folder has no more, the state is gone that clients could join.
-    stored = finished[2] if finished and finished[:2] == (prepared.run.fingerprint(), code) else []
-    checkpoint_files.keep_seeds(checkpoints, prepared.run, stored)
+    stored = finished[2] if finished and finished[:2] == (run.fingerprint(), code) else []
+    checkpoint_files.keep_seeds(checkpoints, run, stored)
     if stored:
-        further_rounds.keep_states(run_folder, checkpoints, prepared.run)
-        checkpoint_files.forget_repeated(checkpoints, prepared)
+        further_rounds.keep_states(run_folder, checkpoints, run)
 
 
 def is_finished(plan: Plan, key: str, folder: Path) -> bool:

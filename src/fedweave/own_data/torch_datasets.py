@@ -12,7 +12,7 @@ from fedweave.own_data import image_files
 from fedweave.own_data.foreign_folders import ForeignRows, join_parts
 from fedweave.own_data.splits import PARTS, part_name
 
-READ_TWICE = 16  # rows; a random flip leaves all of them as they were in one of 65,536 data sets
+READ_TWICE = 16  # rows, to find random transforms; those that change few rows may be missed
 
 
 def read(datasets: Any, x: Any = 0, y: Any = 1) -> ForeignRows:
@@ -31,6 +31,11 @@ def read(datasets: Any, x: Any = 0, y: Any = 1) -> ForeignRows:
         raise BadInput(f"datasets: {unknown[0]!r} is no part; choices: {', '.join(PARTS)}")
     if len({*map(part_name, parts)}) < len(parts):
         raise BadInput(f"datasets: of {', '.join(parts)} two are the same part; give each part one data set")
+    if any(parts) and "test" not in map(part_name, parts):
+        raise BadInput(
+            f"datasets: {next(iter(given))!r} has {_show(parts)}, and no test; give it, or one data set in place of "
+            "parts, which is split here"
+        )
     if not parts:
         raise BadInput("datasets: has no data set; give one of each client, as {'Ann': dataset}")
     rows = {part_name(part): [*_read_part(named, part, x, y)] for part in parts}
@@ -64,6 +69,8 @@ def _read_rows(dataset: Any, title: str, x: Any, y: Any) -> tuple[list[Any], lis
     """The inputs and the labels of a data set."""
     if hasattr(dataset, "batch_sampler"):
         raise BadInput(f"{title} is a DataLoader; give its data set, as a Subset where its sampler chooses rows")
+    if isinstance(dataset, list | tuple) and all(hasattr(part, "shape") for part in dataset):
+        raise BadInput(f"{title} is {len(dataset)} arrays; give TensorDataset(x, y), or arrays with from_arrays")
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(f"{title} is {type(dataset).__name__}; give a data set with a length and rows by number")
 
@@ -96,7 +103,7 @@ def _as_row(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if not hasattr(value, "getbands"):
-        return exported_model.as_plain(value)
+        return np.array(exported_model.as_plain(value))  # a copy, as the data set may use one buffer for all rows
     if value.mode in image_files.DEEP_MODES:  # numbers, which bytes would cut off
         return np.asarray(value)[None]
     return image_files.load([value], Path(), None)[0]

@@ -72,17 +72,25 @@ def forget_repeated(folder: Path, prepared: PreparedRun) -> None:
     record = _record(folder, prepared.run)
     try:
         written = json.loads(record.read_text(encoding="utf-8"))
-        repeated = {*written["seeds"]} == {*prepared.run.seeds} or written["machine"] != describe_machine(prepared)
+        is_new = not written.get("resumed", False)
+        repeated = is_new and {*written["seeds"]} == {*prepared.run.seeds}
+        elsewhere = written["machine"] != describe_machine(prepared)
     except (OSError, ValueError, KeyError, TypeError):  # there is none, or one that a killed process left
         return
-    if repeated:
+    if repeated or elsewhere:
         remove(folder, prepared.run)
-    record.unlink(missing_ok=True)  # from now on they are checkpoints of this training
+    elif is_new:  # from now on they are checkpoints of this training, which may be interrupted
+        write_json(record, {**written, "resumed": True}, indent=None)
 
 
 def is_written(folder: Path, run: RunSpec) -> bool:
-    """Whether `folder` has finished repetitions of a run whose results were written."""
-    return _record(folder, run).is_file()
+    """Whether `folder` has finished repetitions of a run whose results were written, and no training of further seeds
+    that has begun since.
+    """
+    try:
+        return not json.loads(_record(folder, run).read_text(encoding="utf-8")).get("resumed", False)
+    except (OSError, ValueError):
+        return False
 
 
 def keep_seeds(folder: Path, run: RunSpec, seeds: Sequence[int]) -> None:
