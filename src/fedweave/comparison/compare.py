@@ -316,10 +316,10 @@ def _train_run(plan: Plan, run: RunSpec, folder: Path, bar: ProgressBar, stays: 
 
 def _keep_margins(run: RunSpec, run_folder: Path) -> RunSpec:
     """The run with the margins that it records, if it has scores: further seeds make no margin an earlier one."""
-    if _read_finished(run_folder) is None:
+    finished = _read_finished(run_folder)
+    if finished is None or finished["spec_hash"] != run.fingerprint():
         return run
-    info = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
-    return replace(run, margins=info.get("margins")) if info["spec_hash"] == run.fingerprint() else run
+    return replace(run, margins=finished.get("margins"))
 
 
 def _checkpoint_folder(folder: Path, code: str) -> Path:
@@ -331,7 +331,7 @@ def _take_up(run: RunSpec, run_folder: Path, code: str, checkpoints: Path) -> No
     """Prepare finished repetitions of a run for use with further seeds."""
     finished = _read_finished(run_folder)
     # Of a run or a seed that the folder has no more, the state is gone that clients could join.
-    stored = finished[2] if finished and finished[:2] == (run.fingerprint(), code) else []
+    stored = finished["seeds"] if finished and _identify(finished) == (run.fingerprint(), code) else []
     checkpoint_files.keep_seeds(checkpoints, run, stored)
     if stored:
         further_rounds.keep_states(run_folder, checkpoints, run)
@@ -349,17 +349,22 @@ def is_finished(plan: Plan, key: str, folder: Path) -> bool:
     if best is None:
         return False
     run = plan.study.run(key, best)
-    return finished == (run.fingerprint(), plan.hash_code(key), [*run.seeds])
+    return _identify(finished) == (run.fingerprint(), plan.hash_code(key)) and finished["seeds"] == [*run.seeds]
 
 
-def _read_finished(run_folder: Path) -> tuple[str, str, list[int]] | None:
-    """(hash of the specification, hash of the code, seeds) of a finished run; None if none is there or can be read."""
+def _read_finished(run_folder: Path) -> dict[str, Any] | None:
+    """The record of a finished run, with the hash of its code; None if none is there or can be read."""
     try:
         info = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))
         code = json.loads((run_folder / "code.json").read_text(encoding="utf-8"))["code"]
-        return info["spec_hash"], code, info["seeds"]
+        return {**info, "code": code, "spec_hash": info["spec_hash"], "seeds": info["seeds"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def _identify(finished: Mapping[str, Any]) -> tuple[str, str]:
+    """(hash of the specification, hash of the code) of a finished run."""
+    return finished["spec_hash"], finished["code"]
 
 
 def _read_best_values(plan: Plan, key: str, folder: Path) -> dict[str, Any] | None:

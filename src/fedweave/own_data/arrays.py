@@ -206,6 +206,19 @@ def as_relation(pairs: list[tuple[str, str]], names: tuple[str, ...]) -> np.ndar
     return symmetrise_edges(np.array([[position[one] for one in pair] for pair in pairs]).T, len(names))
 
 
+def name_clients(given: Any, argument: str) -> dict[str, Any]:
+    """Name of the client -> what is given of it, in a mapping or in a list, which has no names.
+
+    Args:
+        argument: its name in messages.
+    """
+    of_client = dict(given) if isinstance(given, Mapping) else {f"client {i}": one for i, one in enumerate(given)}
+    named = {exported_model.name_of(client): one for client, one in of_client.items()}
+    if len(named) < len(of_client):
+        raise BadInput(f"{argument}: two clients have the same name, such as 1 and '1'; give them one type")
+    return named
+
+
 def partition_block(dataset: Dataset, partition: Partition) -> dict[str, Any]:
     """The partition block of a task with given rows: it has a hash in place of the rows."""
     rows = (client_rows for part in PARTS for client_rows in getattr(partition, part))

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fedweave import data, exported_model
+from fedweave import data
 from fedweave.data.base import symmetrise_edges
 from fedweave.errors import BadInput, format_count, format_value
+from fedweave.own_data import arrays
 from fedweave.own_data.array_checks import as_array, check_size
 
 FORM = "give (x [V, F], edge_index [2, E], y [V])"
@@ -21,11 +22,7 @@ def name_graphs(graphs: Any) -> dict[str, Any]:
         raise BadInput(f"graphs: {graphs} is one graph; give a list or a mapping with one of each client")
     if not isinstance(graphs, Iterable):
         raise BadInput(f"graphs: {format_value(graphs)} is not a list of graphs; give each client's (x, edge_index, y)")
-    graph_of = dict(graphs) if isinstance(graphs, Mapping) else {f"client {i}": graph for i, graph in enumerate(graphs)}
-    named = {exported_model.name_of(client): graph for client, graph in graph_of.items()}
-    if len(named) < len(graph_of):
-        raise BadInput("graphs: two clients have the same name, such as 1 and '1'; give them one type")
-    return named
+    return arrays.name_clients(graphs, "graphs")
 
 
 def as_arrays(named: Mapping[str, Any]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:

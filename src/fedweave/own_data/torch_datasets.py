@@ -8,7 +8,7 @@ import numpy as np
 
 from fedweave import exported_model
 from fedweave.errors import BadInput, describe_error, format_value
-from fedweave.own_data import image_files
+from fedweave.own_data import arrays, image_files
 from fedweave.own_data.foreign_folders import ForeignRows, join_parts
 from fedweave.own_data.splits import PARTS, part_name
 
@@ -46,12 +46,7 @@ def _name_clients(datasets: Any) -> dict[str, Any]:
     """Name of the client -> its data set, or its data sets by part."""
     if not isinstance(datasets, Mapping | list | tuple):
         raise BadInput(f"datasets: {format_value(datasets)} is not a list or a mapping of one data set of each client")
-    items = datasets.items() if isinstance(datasets, Mapping) else enumerate(datasets)
-    prefix = "" if isinstance(datasets, Mapping) else "client "
-    named = {prefix + exported_model.name_of(client): value for client, value in items}
-    if len(named) < len(datasets):
-        raise BadInput("datasets: two clients have the same name, such as 1 and '1'; give them one type")
-    return named
+    return arrays.name_clients(datasets, "datasets")
 
 
 def _show(parts: Sequence[str]) -> str:
